@@ -1,7 +1,7 @@
-"""A wheel of Apache's size after days: nothing is lost, early or twice (Apache loses what is older than seven days).
+"""A wheel of Apache's size after days: no message is lost, early or delivered twice.
 
-The places of a wheel come round every 14 days, so after a stop of 13 what is sent for tomorrow wants the places of what
-was due in between.
+Apache loses messages that are overdue by more than seven days. The places of a wheel repeat every 14 days. After a
+stop of 13 days, messages for tomorrow need the places of messages that were due in between.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
 
 
 def send_all(harness: BrokerHarness, name: str, delays_ms: list[int]) -> dict[bytes, int]:
-    """When each is due, by its body."""
+    """Send messages. Returns the due time of each by its body."""
     due = {}
     for i, delay_ms in enumerate(delays_ms):
         body = f"{name}{i}".encode()
@@ -46,7 +46,7 @@ def send_all(harness: BrokerHarness, name: str, delays_ms: list[int]) -> dict[by
 
 
 def left(harness: BrokerHarness, due: dict[bytes, int]) -> list[bytes]:
-    """The bodies that came, none twice, none early."""
+    """Return the delivered bodies. Checks that none came twice or early."""
     records = harness.read_queue("T")
     bodies = [record.message.body for record in records]
     assert len(bodies) == len(set(bodies))
@@ -56,13 +56,13 @@ def left(harness: BrokerHarness, due: dict[bytes, int]) -> list[bytes]:
 
 
 def same_places(harness: BrokerHarness, due: dict[bytes, int]) -> list[int]:
-    """Delays from now on, within the longest, whose slots have the places of those messages."""
+    """Return delays, at most the longest, whose slots have the places of those messages."""
     delays = [due_ms + ROUND_MS - harness.now_ms for due_ms in due.values()]
     return [delay_ms for delay_ms in delays if 0 < delay_ms <= 3 * DAY_MS]
 
 
-def let_all_come(harness: BrokerHarness, model: PipelineModel) -> None:
-    """Three days and a little, hour by hour."""
+def advance_three_days(harness: BrokerHarness, model: PipelineModel) -> None:
+    """Advance a little more than three days, hour by hour."""
     for _ in range(3 * 24 + 1):
         harness.clock.advance(HOUR_MS)
         harness.advance(2000, model.work, 500)
@@ -71,7 +71,7 @@ def let_all_come(harness: BrokerHarness, model: PipelineModel) -> None:
 @pytest.mark.parametrize("days", [8, 13, 20])
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "not indexed"])
-def test_a_stop(harness: BrokerHarness, days: int, clean: bool, indexed: bool) -> None:
+def test_a_stop_of_days_loses_no_message(harness: BrokerHarness, days: int, clean: bool, indexed: bool) -> None:
     model = PipelineModel(harness)
     due = send_all(harness, "old", DELAYS_MS)
     harness.advance(4000, model.work if indexed else None, 500)
@@ -86,14 +86,16 @@ def test_a_stop(harness: BrokerHarness, days: int, clean: bool, indexed: bool) -
     harness.advance(10_000, model.work, 500)
     invariants.check(harness.broker)
     assert {b"new0", b"new1"} <= set(left(harness, due))
-    let_all_come(harness, model)
+    advance_three_days(harness, model)
     assert set(left(harness, due)) == due.keys()
     invariants.check(harness.broker)
 
 
 @pytest.mark.parametrize("days", [8, 13, 20])
-def test_a_broker_without_a_pipeline(harness: BrokerHarness, days: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest slots are walked before anything is indexed that wants their places."""
+def test_days_without_a_pipeline_lose_no_message(
+    harness: BrokerHarness, days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest slots are scanned before a message that needs their places is indexed."""
     monkeypatch.setattr("wheelmq.delay.timer.timer.WALK_ROWS_MAX", 1)
     model = PipelineModel(harness)
     due = send_all(harness, "old", DELAYS_MS)
@@ -106,5 +108,5 @@ def test_a_broker_without_a_pipeline(harness: BrokerHarness, days: int, monkeypa
         harness.advance(1000, model.work, 500)
         invariants.check(harness.broker)
     assert {body for body, due_ms in due.items() if due_ms <= harness.now_ms} == set(left(harness, due))
-    let_all_come(harness, model)
+    advance_three_days(harness, model)
     assert set(left(harness, due)) == due.keys()

@@ -21,23 +21,23 @@ def marks(disk: SimulatedDisk, paths: StorePaths) -> MarkFile:
     return MarkFile(disk, paths)
 
 
-def test_a_new_store_has_none(disk: SimulatedDisk, paths: StorePaths) -> None:
+def test_a_new_store_has_no_mark(disk: SimulatedDisk, paths: StorePaths) -> None:
     assert marks(disk, paths).load() is None
 
 
-def test_the_last_one_counts(disk: SimulatedDisk, paths: StorePaths) -> None:
+def test_the_last_mark_counts(disk: SimulatedDisk, paths: StorePaths) -> None:
     file = marks(disk, paths)
     for i in range(1, 6):
         file.write(Mark(i, 52 * i, 7, i, -1))
         assert marks(disk, paths).load() == Mark(i, 52 * i, 7, i, -1)
 
 
-def test_it_is_on_disk_when_write_returns(disk: SimulatedDisk, paths: StorePaths) -> None:
+def test_a_mark_is_on_disk_when_write_returns(disk: SimulatedDisk, paths: StorePaths) -> None:
     marks(disk, paths).write(Mark(1))
     assert disk.syncs == [paths.timer_mark]
 
 
-def test_sequences_go_on_after_a_restart(disk: SimulatedDisk, paths: StorePaths) -> None:
+def test_sequences_continue_after_a_restart(disk: SimulatedDisk, paths: StorePaths) -> None:
     for i in range(1, 5):
         file = marks(disk, paths)
         file.load()
@@ -46,7 +46,7 @@ def test_sequences_go_on_after_a_restart(disk: SimulatedDisk, paths: StorePaths)
 
 
 @pytest.mark.parametrize("last", [3, 4])
-def test_a_torn_slot_leaves_the_one_before(disk: SimulatedDisk, paths: StorePaths, last: int) -> None:
+def test_a_torn_slot_leaves_the_mark_before_it(disk: SimulatedDisk, paths: StorePaths, last: int) -> None:
     file = marks(disk, paths)
     for i in range(1, last + 1):
         file.write(Mark(i, 52 * i))
@@ -77,7 +77,7 @@ def test_after_a_torn_slot_the_next_mark_counts(disk: SimulatedDisk, paths: Stor
     assert marks(disk, paths).load() == Mark(9)
 
 
-def test_both_torn_is_none(disk: SimulatedDisk, paths: StorePaths) -> None:
+def test_two_torn_slots_give_no_mark(disk: SimulatedDisk, paths: StorePaths) -> None:
     file = marks(disk, paths)
     file.write(Mark(1))
     file.write(Mark(2))
@@ -85,7 +85,7 @@ def test_both_torn_is_none(disk: SimulatedDisk, paths: StorePaths) -> None:
     assert marks(disk, paths).load() is None
 
 
-def test_timercheck(disk: SimulatedDisk, paths: StorePaths) -> None:
+def test_timercheck_has_the_layout_of_apache(disk: SimulatedDisk, paths: StorePaths) -> None:
     assert load_check(disk, paths) is None
     check = TimerCheck(1_800_000_000_000, 520, 10, 10, 1, 2, 3)
     save_check(disk, paths, check)
@@ -94,7 +94,7 @@ def test_timercheck(disk: SimulatedDisk, paths: StorePaths) -> None:
     assert load_check(disk, paths) == check
 
 
-def test_whose_timercheck_it_is(disk: SimulatedDisk, paths: StorePaths) -> None:
+def test_the_writer_of_timercheck_is_recognized(disk: SimulatedDisk, paths: StorePaths) -> None:
     assert not check_is_apaches(disk, paths)
     path = paths.config_file("timercheck")
     disk.replace(path, TimerCheck(7, 8, 9).pack().ljust(4096, b"\0"))
@@ -107,7 +107,7 @@ def test_whose_timercheck_it_is(disk: SimulatedDisk, paths: StorePaths) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"short"])
-def test_a_timercheck_that_is_none(disk: SimulatedDisk, paths: StorePaths, raw: bytes) -> None:
+def test_an_unreadable_timercheck_is_ignored(disk: SimulatedDisk, paths: StorePaths, raw: bytes) -> None:
     disk.replace(paths.config_file("timercheck"), raw)
     assert not check_is_apaches(disk, paths)
     assert load_check(disk, paths) is None

@@ -1,4 +1,4 @@
-"""The timer after a stop, from the files alone; and a store that Apache RocketMQ wrote."""
+"""The timer after a stop, recovered from its files, and a store that Apache RocketMQ wrote."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def send_all(harness: BrokerHarness) -> list[bytes]:
 
 
 def assert_on_time(harness: BrokerHarness, since_ms: int = START_MS) -> None:
-    """Every message of `send_all` left at its millisecond."""
+    """Check that every message of `send_all` left at its due millisecond."""
     for record in harness.read_queue("T"):
         assert int(record.message.properties[props.TIMER_DEQUEUE_MS]) == since_ms + int(record.message.body)
 
@@ -55,7 +55,7 @@ def assert_on_time(harness: BrokerHarness, since_ms: int = START_MS) -> None:
 class TestAfterAStop:
     @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
     @pytest.mark.parametrize("worked_ms", [0, 100, 3200, 9000])
-    def test_everything_leaves_at_its_time(
+    def test_every_message_leaves_at_its_due_time(
         self, harness: BrokerHarness, model: PipelineModel, clean: bool, worked_ms: int
     ) -> None:
         bodies = send_all(harness)
@@ -66,7 +66,7 @@ class TestAfterAStop:
         assert harness.bodies("T") == bodies
         assert_on_time(harness)
 
-    def test_without_a_pipeline_what_is_within_the_lead_leaves(
+    def test_messages_within_the_lead_leave_without_a_pipeline(
         self, harness: BrokerHarness, model: PipelineModel
     ) -> None:
         bodies = send_all(harness)
@@ -78,7 +78,7 @@ class TestAfterAStop:
         assert_on_time(harness)
         assert harness.broker.timer.armed_by["recovery"] == 2  # 4500 and 8000: the lead is 5 s
 
-    def test_what_fell_due_meanwhile_leaves_at_once_and_in_order(
+    def test_overdue_messages_leave_at_once_in_order(
         self, harness: BrokerHarness, model: PipelineModel, clock: ManualClock
     ) -> None:
         bodies = send_all(harness)
@@ -89,14 +89,14 @@ class TestAfterAStop:
         harness.settle()
         assert harness.bodies("T") == bodies
 
-    def test_nothing_twice_over_many_stops(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_many_stops_deliver_no_message_twice(self, harness: BrokerHarness, model: PipelineModel) -> None:
         bodies = send_all(harness)
         for i in range(40):
             harness.advance(800, model.work, 300)
             harness.restart(clean=i % 2 == 0)
         assert harness.bodies("T") == bodies
 
-    def test_a_clock_that_was_set_back_meanwhile(
+    def test_a_clock_set_back_during_the_stop_keeps_due_times(
         self, harness: BrokerHarness, model: PipelineModel, clock: ManualClock
     ) -> None:
         bodies = send_all(harness)
@@ -110,10 +110,10 @@ class TestAfterAStop:
         assert_on_time(harness)
 
     @pytest.mark.parametrize("stops", [True, False])
-    def test_a_clock_that_was_wrong_by_a_round_of_the_wheel(
+    def test_a_clock_wrong_by_a_round_of_the_wheel_loses_no_message(
         self, harness: BrokerHarness, model: PipelineModel, clock: ManualClock, stops: bool
     ) -> None:
-        """Two slots want one place: the later one has it, the other message is in memory."""
+        """Two slots need one place: the later slot has it, and the other message is in memory."""
         round_ms = harness.broker.timer.wheel.slots * 1000
         clock.step(round_ms)
         harness.send("T", b"far", delay_ms=19_000)
@@ -134,10 +134,10 @@ class TestAfterAStop:
         assert harness.bodies("T") == [b"near", b"far"]
         invariants.check(harness.broker)
 
-    def test_a_clock_that_leaps_over_slots_that_wait(
+    def test_a_clock_that_skips_waiting_slots_loses_no_message(
         self, harness: BrokerHarness, model: PipelineModel, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """They are walked before anything is indexed that wants their places."""
+        """The skipped slots are scanned before a message that needs their places is indexed."""
         monkeypatch.setattr("wheelmq.delay.timer.timer.WALK_ROWS_MAX", 1)
         round_ms = harness.broker.timer.wheel.slots * 1000
         for seconds in (15, 16, 17):
@@ -163,7 +163,7 @@ class TestAfterAStop:
         assert harness.bodies("T") == [b"body"]
         assert rolled >= 2
 
-    def test_a_roll_whose_time_came_meanwhile(
+    def test_a_roll_that_was_due_during_the_stop_leaves_in_time(
         self, harness: BrokerHarness, model: PipelineModel, clock: ManualClock
     ) -> None:
         harness.send("T", delay_ms=65_000)
@@ -174,7 +174,7 @@ class TestAfterAStop:
         harness.advance(31_000, model.work, 500)
         assert [record.store_ms for record in harness.read_queue("T")] == [START_MS + 65_000]
 
-    def test_how_far_a_message_has_come(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_the_state_of_a_message_follows_its_progress(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=15_000)
         timer = harness.broker.timer
         assert timer.state_of(timer_origin(0)) is State.PARKED
@@ -186,7 +186,7 @@ class TestAfterAStop:
         assert harness.broker.timer.state_of(timer_origin(0)) is State.ARMED
 
 
-class TestFilesThatAreGone:
+class TestMissingFiles:
     def prepare(self, harness: BrokerHarness, model: PipelineModel) -> list[bytes]:
         bodies = send_all(harness)
         harness.advance(3200, model.work, 500)
@@ -200,35 +200,39 @@ class TestFilesThatAreGone:
         assert harness.bodies("T") == bodies
         assert_on_time(harness)
 
-    def test_the_wheel(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+    def test_a_missing_wheel_loses_no_message(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
         bodies = self.prepare(harness, model)
         (store / "timerwheel").unlink()
         self.finish(harness, model, bodies)
 
-    def test_the_mark(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+    def test_a_missing_mark_loses_no_message(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
         bodies = self.prepare(harness, model)
         (store / "config" / "timermark").unlink()
         self.finish(harness, model, bodies)
 
-    def test_mark_and_timercheck(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+    def test_a_missing_mark_and_timercheck_lose_no_message(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path
+    ) -> None:
         bodies = self.prepare(harness, model)
         for name in ("timermark", "timercheck"):
             (store / "config" / name).unlink()
         self.finish(harness, model, bodies)
 
-    def test_mark_wheel_and_log(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+    def test_a_missing_mark_wheel_and_log_lose_no_message(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path
+    ) -> None:
         bodies = self.prepare(harness, model)
         (store / "config" / "timermark").unlink()
         (store / "timerwheel").unlink()
         shutil.rmtree(store / "timerlog")
         self.finish(harness, model, bodies)
 
-    def test_the_log(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+    def test_a_missing_log_loses_no_message(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
         bodies = self.prepare(harness, model)
         shutil.rmtree(store / "timerlog")
         self.finish(harness, model, bodies)
 
-    def test_a_unit_that_does_not_read(
+    def test_messages_of_an_unreadable_unit_are_indexed_again(
         self, harness: BrokerHarness, model: PipelineModel, store: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         bodies = self.prepare(harness, model)
@@ -242,13 +246,13 @@ class TestFilesThatAreGone:
         invariants.check(harness.broker)
         harness.restart(clean=False)
         harness.advance(30_000, model.work, 500)
-        assert harness.bodies("T") == bodies  # those that are due later were indexed anew
+        assert harness.bodies("T") == bodies  # messages due later were indexed again
         assert_on_time(harness)
 
-    def test_the_queue_behind_the_mark(
+    def test_a_mark_beyond_the_queue_indexes_everything_again(
         self, harness: BrokerHarness, model: PipelineModel, store: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A mark that names more of the timer queue than there is."""
+        """The mark names a queue offset after the end of the timer queue."""
         bodies = self.prepare(harness, model)
         marks = MarkFile(harness.disk, StorePaths(store))
         mark = marks.load()
@@ -257,7 +261,7 @@ class TestFilesThatAreGone:
         self.finish(harness, model, bodies)
         assert "all is indexed anew" in caplog.text
 
-    def test_a_mark_that_was_torn(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+    def test_a_torn_mark_loses_no_message(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
         bodies = self.prepare(harness, model)
         path = store / "config" / "timermark"
         raw = bytearray(path.read_bytes())
@@ -267,8 +271,10 @@ class TestFilesThatAreGone:
         self.finish(harness, model, bodies)
 
 
-class TestTheMark:
-    def test_it_follows_the_turns(self, harness: BrokerHarness, model: PipelineModel, disk: SimulatedDisk) -> None:
+class TestMarkAndTimercheck:
+    def test_the_mark_follows_the_turns(
+        self, harness: BrokerHarness, model: PipelineModel, disk: SimulatedDisk
+    ) -> None:
         send_all(harness)
         harness.advance(3200, model.work, 500)
         timer = harness.broker.timer
@@ -280,8 +286,8 @@ class TestTheMark:
         check = load_check(disk, timer.store.paths)
         assert check is not None and check.log_flush_position == timer.log.end
 
-    def test_timercheck_waits_for_the_log(self, tmp_path: Path) -> None:
-        """What is out is called out once its release is on disk: a power cut may take that before."""
+    def test_timercheck_waits_for_the_flush_of_the_log(self, tmp_path: Path) -> None:
+        """A slot counts as released once the release is on disk. Before that a power cut can undo the release."""
         with BrokerHarness(tmp_path, worker=HeldWorker(), flush_interval_ms=60_000) as harness:
             model = PipelineModel(harness)
             harness.send("T", b"out", delay_ms=2700)
@@ -309,8 +315,8 @@ class TestTheMark:
             harness.restart(clean=clean)
         assert epochs == sorted(set(epochs))
 
-    def test_apache_finds_nothing_out_that_is_not(self, harness: BrokerHarness, model: PipelineModel) -> None:
-        """lastReadTimeMs: every slot before it is out, whatever happens in between."""
+    def test_timercheck_never_passes_a_waiting_message(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        """Every slot before lastReadTimeMs is released, at every moment."""
         bodies = send_all(harness)
         for _ in range(64):
             check = harness.broker.timer.check(harness.broker.releaser.earliest_in_hand_ms())
@@ -322,15 +328,15 @@ class TestTheMark:
         assert check.last_read_ms > START_MS + 28_000
 
 
-class TestAStoreOfApaches:
-    """Records without our property, a timercheck, no mark."""
+class TestStoreOfApache:
+    """Records without our property, with a timercheck and without a mark."""
 
     REAL = {props.REAL_TOPIC: "T", props.REAL_QID: "0"}
 
     def adopt(
         self, harness: BrokerHarness, parked: list[dict[str, str]], check: TimerCheck | None, store: Path
     ) -> None:
-        """Write what Apache would have left behind, and start on it."""
+        """Write a store as Apache would leave it, and start on it."""
         self.park(harness, parked)
         harness.crash()
         self.start(harness, check, store)
@@ -359,23 +365,27 @@ class TestAStoreOfApaches:
         out_ms = (START_MS + 1000 * seconds - 1) // 1000 * 1000
         return {props.TIMER_DELAY_SEC: str(seconds), props.TIMER_OUT_MS: str(out_ms)}
 
-    def test_what_is_out_stays_out(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+    def test_messages_before_the_last_read_slot_stay_delivered(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path
+    ) -> None:
         parked = [self.relative(seconds) for seconds in (2, 5, 9)]
         harness.clock.advance(6000)
         harness.clock.step(-6000)
         check = TimerCheck(last_read_ms=START_MS // 1000 * 1000 + 5000, queue_offset=3)
         self.adopt(harness, parked, check, store)
         harness.advance(12_000, model.work, 500)
-        assert harness.bodies("T") == [b"1", b"2"]  # the slot of 5 s is at 5 s, which was not read yet
+        assert harness.bodies("T") == [b"1", b"2"]  # the slot at 5 s was not read yet
 
-    def test_what_was_not_indexed_is_not_out(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+    def test_messages_after_the_indexed_offset_are_delivered(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path
+    ) -> None:
         parked = [self.relative(seconds) for seconds in (2, 2)]
         check = TimerCheck(last_read_ms=START_MS + 60_000, queue_offset=1)
         self.adopt(harness, parked, check, store)
         harness.advance(5000, model.work, 500)
         assert harness.bodies("T") == [b"1"]
 
-    def test_without_a_timercheck_everything_is_pending(
+    def test_all_messages_are_pending_without_a_timercheck(
         self, harness: BrokerHarness, model: PipelineModel, store: Path
     ) -> None:
         self.adopt(harness, [self.relative(seconds) for seconds in (2, 30)], None, store)
@@ -385,7 +395,9 @@ class TestAStoreOfApaches:
             seconds = int(record.message.properties[props.TIMER_DELAY_SEC])
             assert int(record.message.properties[props.TIMER_DEQUEUE_MS]) >= START_MS + 1000 * seconds - 1000
 
-    def test_a_cancel_whose_message_is_pending(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+    def test_a_cancel_of_a_pending_message_is_obeyed(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path
+    ) -> None:
         cancel = {props.TIMER_DEL_UNIQKEY: "T+K0", props.TIMER_DELIVER_MS: str(START_MS + 5000)}
         self.adopt(harness, [self.relative(5), self.relative(6), cancel], None, store)
         harness.advance(8000, model.work, 500)
@@ -394,8 +406,10 @@ class TestAStoreOfApaches:
         harness.advance(8000, model.work, 500)
         assert harness.bodies("T") == [b"1"]
 
-    def test_a_cancel_by_the_unique_key_alone(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
-        """As Apache RocketMQ 5.4.0 and later writes it. It reaches messages of its own topic."""
+    def test_a_cancel_by_the_unique_key_alone_is_obeyed(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path
+    ) -> None:
+        """Apache RocketMQ 5.4.0 and later writes such cancels. They cancel messages of their own topic."""
         times = {props.TIMER_DELIVER_MS: str(START_MS + 5000)}
         cancels = [{props.TIMER_DEL_UNIQKEY: key, **times} for key in ("K0", "K2")]
         harness.broker.topics.create_for_group("U", 1)
@@ -406,16 +420,16 @@ class TestAStoreOfApaches:
         harness.advance(8000, model.work, 500)
         assert (harness.bodies("T"), harness.bodies("U")) == ([b"1"], [b"2"])
 
-    def test_a_cancel_over_an_index_that_is_damaged(
+    def test_a_cancel_is_obeyed_despite_a_damaged_index(
         self, harness: BrokerHarness, model: PipelineModel, store: Path
     ) -> None:
-        """Queries get on with such a file, so Apache leaves it behind."""
+        """Queries tolerate such a file, so Apache leaves it in the store."""
         cancel = {props.TIMER_DEL_UNIQKEY: "T+K0", props.TIMER_DELIVER_MS: str(START_MS + 5000)}
         self.park(harness, [self.relative(5), self.relative(6), cancel])
         harness.stop()
         [path] = (store / "index").iterdir()
         raw = bytearray(path.read_bytes())
-        slots = slice(INDEX_HEADER.size, INDEX_HEADER.size + 100 * SLOT_BYTES)  # those of the harness
+        slots = slice(INDEX_HEADER.size, INDEX_HEADER.size + 100 * SLOT_BYTES)  # the slots of the harness
         raw[slots] = b"\x7f" * (100 * SLOT_BYTES)
         path.write_bytes(raw)
         (store / "config" / "snapshot").unlink()
@@ -424,7 +438,7 @@ class TestAStoreOfApaches:
         assert harness.bodies("T") == [b"1"]
 
     @pytest.mark.parametrize("size", [100, 32_550, 32_767 - 96])
-    def test_a_cancel_without_room_for_what_is_added(
+    def test_a_cancel_without_room_for_added_properties_is_obeyed(
         self, harness: BrokerHarness, model: PipelineModel, store: Path, size: int
     ) -> None:
         cancel = {props.TIMER_DEL_UNIQKEY: "T+K0", props.TIMER_DELIVER_MS: str(START_MS + 5000)}
@@ -433,7 +447,9 @@ class TestAStoreOfApaches:
         harness.advance(8000, model.work, 500)
         assert harness.bodies("T") == [b"1"]
 
-    def test_a_message_that_was_rolled_there(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+    def test_a_message_rolled_by_apache_is_delivered_once(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path
+    ) -> None:
         far = self.relative(30)
         rolled = {**far, props.TIMER_ROLL_TIMES: "1", props.UNIQ_KEY: "K0"}
         check = TimerCheck(last_read_ms=START_MS + 12_000, queue_offset=1)
@@ -445,8 +461,8 @@ class TestAStoreOfApaches:
         assert harness.bodies("T") == [b"1"]
         invariants.check(harness.broker)
 
-    def test_a_roll_speaks_for_one_message(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
-        """A send that its client repeated is there twice, and Apache had rolled one of them."""
+    def test_a_roll_settles_only_one_message(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+        """A client repeated a send, so the message is there twice. Apache had rolled one of the two."""
         far = {**self.relative(30), props.UNIQ_KEY: "K"}
         rolls = [{**far, props.TIMER_ROLL_TIMES: str(times)} for times in (1, 2)]
         another = {**far, props.UNIQ_KEY: "L"}
@@ -454,10 +470,10 @@ class TestAStoreOfApaches:
         harness.advance(32_000, model.work, 500)
         assert sorted(harness.bodies("T")) == [b"1", b"3", b"4"]
 
-    def test_the_slot_is_the_one_that_the_record_names(
+    def test_the_slot_in_the_record_decides_if_it_was_delivered(
         self, harness: BrokerHarness, model: PipelineModel, store: Path
     ) -> None:
-        """Its due time follows from its store time: behind its slot by more than the precision, or equal to it."""
+        """The due time follows from the store time: it is over a precision after the slot, or equal to the slot."""
         read_ms = START_MS // 1000 * 1000 + 5000
         late = {props.TIMER_DELAY_MS: str(read_ms + 3 - START_MS), props.TIMER_OUT_MS: str(read_ms - 1000)}
         rolled = {**self.relative(0), props.TIMER_ROLL_TIMES: "1", props.TIMER_OUT_MS: str(read_ms)}
@@ -468,7 +484,7 @@ class TestAStoreOfApaches:
 
     @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
     @pytest.mark.parametrize("works", [True, False], ids=["pipeline", "none"])
-    def test_what_is_out_stays_out_over_more_stops(
+    def test_delivered_messages_stay_delivered_over_more_stops(
         self, harness: BrokerHarness, model: PipelineModel, store: Path, clean: bool, works: bool
     ) -> None:
         parked = [self.relative(seconds) for seconds in (2, 5, 9)]
@@ -484,7 +500,7 @@ class TestAStoreOfApaches:
             left = [i for i in (1, 2) if b"%d" % i not in harness.bodies("T")]
         assert harness.bodies("T") == [b"1", b"2"]
 
-    def test_a_cancel_that_was_obeyed_is_not_obeyed_again(
+    def test_an_obeyed_cancel_is_not_obeyed_again(
         self, harness: BrokerHarness, model: PipelineModel, store: Path
     ) -> None:
         cancel = {props.TIMER_DEL_UNIQKEY: "T+K0", props.TIMER_DELIVER_MS: str(START_MS + 60_000)}
@@ -495,7 +511,7 @@ class TestAStoreOfApaches:
         assert harness.bodies("T") == [b"again"]
 
     @pytest.mark.parametrize("damage", [slice(0, 1), slice(9, 10), slice(24, 25), slice(20, None)])
-    def test_a_snapshot_that_does_not_read(
+    def test_an_unreadable_snapshot_of_done_bits_fails_the_start(
         self, harness: BrokerHarness, model: PipelineModel, store: Path, damage: slice
     ) -> None:
         check = TimerCheck(last_read_ms=START_MS + 5000, queue_offset=2)
@@ -509,14 +525,14 @@ class TestAStoreOfApaches:
             harness.start()
 
 
-class TestAStoreThatApacheHadMeanwhile:
-    """Ours, with a mark; then Apache serves it, delivers some of what is pending, and we have it again."""
+class TestStoreThatApacheServedInBetween:
+    """Our store, with a mark. Apache serves it and delivers some pending messages, and then we have it again."""
 
     DELAYS_MS = (2000, 4000, 9000, 15_000)
 
     @pytest.fixture
     def left(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> BrokerHarness:
-        """Stopped, when the first message was out and the others were in the wheel."""
+        """A store that was stopped when the first message was delivered and the others were on the wheel."""
         for delay_ms in self.DELAYS_MS:
             harness.send("T", b"%d" % delay_ms, delay_ms=delay_ms, properties={"UNIQ_KEY": f"K{delay_ms}"})
         harness.advance(2500, model.work, 250)
@@ -525,7 +541,7 @@ class TestAStoreThatApacheHadMeanwhile:
         return harness
 
     def deliver(self, harness: BrokerHarness, folder: Path, index: int) -> None:
-        """What Apache does to the log when a message falls due: its copy has no origin of ours."""
+        """Write to the log as Apache does when a message is due. Its copy has no origin of ours."""
         harness.clock.advance(START_MS + self.DELAYS_MS[index] - harness.now_ms)
         disk, clock = harness.disk, harness.clock
         store = Store(StorePaths(folder), StoreSettings(1 << 20, 300 * 20), disk, clock)
@@ -545,8 +561,8 @@ class TestAStoreThatApacheHadMeanwhile:
             file.write(TimerCheck(read_ms, 0, 4, 4).pack())
 
     @pytest.mark.parametrize("told_ms", [0, 4000])
-    def test_what_it_delivered_stays_out(self, left: BrokerHarness, store: Path, told_ms: int) -> None:
-        """Its timercheck tells, or lags behind: then the copy tells."""
+    def test_messages_delivered_by_apache_stay_delivered(self, left: BrokerHarness, store: Path, told_ms: int) -> None:
+        """Apache's timercheck names the delivered slot, or it lags. Then the copy of the message settles it."""
         self.deliver(left, store, 1)
         self.check(store, (START_MS + told_ms) // 1000 * 1000)
         assert [line.unique_key for line in pending_in(store)] == ["K9000", "K15000"]
@@ -560,7 +576,7 @@ class TestAStoreThatApacheHadMeanwhile:
         invariants.check(left.broker)
         assert not check_is_apaches(left.disk, StorePaths(store))
 
-    def test_what_it_did_nothing_to_goes_on(self, left: BrokerHarness, store: Path) -> None:
+    def test_an_unchanged_store_continues(self, left: BrokerHarness, store: Path) -> None:
         before = (store / "config" / "timermark").read_bytes()
         left.start()
         assert (store / "config" / "timermark").read_bytes() == before

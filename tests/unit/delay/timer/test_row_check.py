@@ -1,4 +1,4 @@
-"""Each wrong field of each row of a turn is refused, or does no harm."""
+"""Each wrong field of each row of a turn is rejected, or has no effect."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ HARMLESS = {
     KIND_QUEUE: {"topic_hash", "delay_ms"},
     KIND_BLOCKS: {"topic_hash", "delay_ms", "order", "slot_ms"},
 }
-"""Fields that no message depends on: the broker does not read them, or they are of statistics alone."""
+"""Fields that no message depends on: the broker does not read them, or uses them only for statistics."""
 WIDE = (0, -1, 1 << 40, -4096, -(1 << 62), (1 << 63) - 1, START_MS, START_MS + 86_400_000, timer_origin(1 << 30))
 NARROW = (0, -1, 1, 2, 3, 4, 5, 7, 8, 1 << 30, -(1 << 31))
 
 
 def mutations(field: str, value: int) -> Iterator[int]:
-    """Wrong values of a field."""
+    """Yield wrong values of a field."""
     is_wide = TURN_ROW[field].itemsize == 8
     near = (value + change for change in (1, -1, 2, -2, 400, -400, 1000, -1000, 5000, -5000))
     limits = np.iinfo(TURN_ROW[field])
@@ -45,8 +45,8 @@ def mutations(field: str, value: int) -> Iterator[int]:
             yield wrong
 
 
-def is_refused(harness: BrokerHarness, plan: TurnPlan, tasks: list[Task]) -> bool:
-    """Whether the broker refuses the turn that `tasks` propose."""
+def is_rejected(harness: BrokerHarness, plan: TurnPlan, tasks: list[Task]) -> bool:
+    """Return whether the broker rejects the turn that `tasks` propose."""
     turns, winners = harness.broker.timer.turns, []
     for task in tasks:
         raw = task.rows.tobytes()
@@ -60,7 +60,7 @@ def is_refused(harness: BrokerHarness, plan: TurnPlan, tasks: list[Task]) -> boo
 
 
 def next_turn(harness: BrokerHarness, model: PipelineModel) -> tuple[TurnPlan, list[Task]]:
-    """The next plan, and the rows that its tasks read."""
+    """Return the next plan, and the rows that its tasks read."""
     for _ in range(100):
         plan = model.plan()
         if plan is not None:
@@ -75,7 +75,7 @@ def commit(harness: BrokerHarness, model: PipelineModel, plan: TurnPlan, tasks: 
 
 
 def fill(harness: BrokerHarness) -> None:
-    """Messages of every kind: near and far, cancelled, rolling, of levels, in blocks, and foreign ones."""
+    """Send messages of every kind: near and far, cancelled, rolling, of levels, in blocks, and foreign ones."""
     for i, delay_ms in enumerate((3000, 3001, 4500, 6000, 7999, 8000, 12_345, 19_999, 30_000, 55_000)):
         harness.send("T", b"%d" % i, delay_ms=delay_ms, properties={props.UNIQ_KEY: f"K{i}"})
     cancel = {props.TIMER_DEL_UNIQKEY: delete_key("T", "K6")}
@@ -93,7 +93,7 @@ def fill(harness: BrokerHarness) -> None:
 
 @pytest.fixture(params=[False, True], ids=["noted", "not noted"])
 def filled(harness: BrokerHarness, request: pytest.FixtureRequest) -> BrokerHarness:
-    """A broker with messages of every kind, with and without notes of them in memory."""
+    """A broker with messages of every kind, with and without their notes in memory."""
     fill(harness)
     if request.param:
         harness.broker.timer.notes.drop_below(timer_origin(1 << 30))
@@ -101,8 +101,8 @@ def filled(harness: BrokerHarness, request: pytest.FixtureRequest) -> BrokerHarn
 
 
 def check_all(harness: BrokerHarness, plan: TurnPlan, tasks: list[Task]) -> set[str]:
-    """Check that each mutation of the tasks' rows is refused; the kinds that were tried."""
-    assert not is_refused(harness, plan, tasks)
+    """Check that each mutation of the tasks' rows is rejected. Returns the kinds of tasks that were tried."""
+    assert not is_rejected(harness, plan, tasks)
     tried = set()
     for place, task in enumerate(tasks):
         tried.add(task.kind)
@@ -112,7 +112,7 @@ def check_all(harness: BrokerHarness, plan: TurnPlan, tasks: list[Task]) -> set[
                     rows = task.rows.copy()
                     rows[at][field] = wrong
                     mutated = [*tasks[:place], task._replace(rows=rows), *tasks[place + 1 :]]
-                    if is_refused(harness, plan, mutated):
+                    if is_rejected(harness, plan, mutated):
                         continue
                     is_done = harness.broker.timer.done.get(task.rows["origin"][at : at + 1])[0]
                     is_harmless = task.kind == KIND_INDEX and is_done and field in ("slot_ms", "fire_ms", "magic")
@@ -120,7 +120,7 @@ def check_all(harness: BrokerHarness, plan: TurnPlan, tasks: list[Task]) -> set[
     return tried
 
 
-def test_each_mutation_of_each_field_is_refused(filled: BrokerHarness) -> None:
+def test_each_mutation_of_each_field_is_rejected(filled: BrokerHarness) -> None:
     model = PipelineModel(filled)
     model.open()
     tried: set[str] = set()
@@ -131,8 +131,8 @@ def test_each_mutation_of_each_field_is_refused(filled: BrokerHarness) -> None:
     assert tried == {KIND_INDEX, KIND_WALK, KIND_QUEUE, KIND_BLOCKS}
 
 
-def test_rows_that_are_wrong_together_are_refused(filled: BrokerHarness) -> None:
-    """Fields that agree with each other and not with the message."""
+def test_consistently_wrong_rows_are_rejected(filled: BrokerHarness) -> None:
+    """The fields agree with each other but not with the message."""
     model = PipelineModel(filled)
     model.open()
     walked = False
@@ -152,22 +152,22 @@ def test_rows_that_are_wrong_together_are_refused(filled: BrokerHarness) -> None
                 rows = task.rows.copy()
                 for field, change in changes.items():
                     rows[field][pending] += change
-                assert is_refused(filled, plan, [*tasks[:place], task._replace(rows=rows), *tasks[place + 1 :]])
+                assert is_rejected(filled, plan, [*tasks[:place], task._replace(rows=rows), *tasks[place + 1 :]])
             rows = task.rows.copy()
             rows["magic"][last], rows["slot_ms"][last] = 3, plan.write_ms + 10_000
             rows["fire_ms"][last] = plan.write_ms + 10_001
-            assert is_refused(filled, plan, [*tasks[:place], task._replace(rows=rows), *tasks[place + 1 :]])
+            assert is_rejected(filled, plan, [*tasks[:place], task._replace(rows=rows), *tasks[place + 1 :]])
             for one, other in ((0, 1), (1, 0)):
                 rows = task.rows.copy()
                 for field in ("origin", "position", "size"):
                     rows[field][one] = task.rows[field][other]
                 rows["order"] = np.argsort(rows["origin"], kind="stable")
-                assert is_refused(filled, plan, [*tasks[:place], task._replace(rows=rows), *tasks[place + 1 :]])
+                assert is_rejected(filled, plan, [*tasks[:place], task._replace(rows=rows), *tasks[place + 1 :]])
         commit(filled, model, plan, tasks)
     assert walked
 
 
-def test_a_pending_message_cannot_be_passed_for_an_expired_one(filled: BrokerHarness) -> None:
+def test_a_pending_message_cannot_be_reported_as_expired(filled: BrokerHarness) -> None:
     model = PipelineModel(filled)
     model.open()
     plan, tasks = next_turn(filled, model)
@@ -180,11 +180,11 @@ def test_a_pending_message_cannot_be_passed_for_an_expired_one(filled: BrokerHar
     rows["fire_ms"] = rows["slot_ms"]
     rows["order"] = np.arange(len(rows))
     tasks[place] = tasks[place]._replace(rows=rows[np.argsort(rows["fire_ms"], kind="stable")])
-    assert is_refused(filled, plan, tasks)
+    assert is_rejected(filled, plan, tasks)
 
 
 @pytest.mark.parametrize("field", ["topic_hash", "delay_ms"])
-def test_fields_that_nothing_depends_on(harness: BrokerHarness, field: str) -> None:
+def test_fields_without_effect_may_be_wrong(harness: BrokerHarness, field: str) -> None:
     model = PipelineModel(harness)
 
     def bend(task: Task) -> Task:
@@ -203,7 +203,9 @@ def test_fields_that_nothing_depends_on(harness: BrokerHarness, field: str) -> N
     assert all(record.store_ms - sent_ms == int(record.message.body) for record in records)
 
 
-def test_a_refused_turn_is_logged_and_changes_nothing(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rejected_turn_is_logged_and_changes_nothing(
+    harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     model = PipelineModel(harness)
     harness.send("T", delay_ms=4000)
     harness.advance(1100)
@@ -220,8 +222,10 @@ def test_a_refused_turn_is_logged_and_changes_nothing(harness: BrokerHarness, ca
 
 
 @pytest.mark.parametrize("has_details", [True, False])
-def test_a_large_turn_is_checked(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, has_details: bool) -> None:
-    """With details, each wrong time is refused. Without them a wrong time within its slot may pass, for a few rows."""
+def test_a_wrong_time_in_a_large_turn_is_rejected(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, has_details: bool
+) -> None:
+    """With details, each wrong time is rejected. Without them, a wrong time within its slot may pass in few rows."""
     monkeypatch.setattr(row_check, "EXACT_ROWS", 5)
     model = PipelineModel(harness)
     for i in range(40):
@@ -239,16 +243,16 @@ def test_a_large_turn_is_checked(harness: BrokerHarness, monkeypatch: pytest.Mon
     assert walk.kind == KIND_WALK and len(walk.rows) == 40
     rows = walk.rows.copy()
     rows["fire_ms"][-1] += 1
-    assert is_refused(harness, plan, [walk._replace(rows=rows)]) == has_details
+    assert is_rejected(harness, plan, [walk._replace(rows=rows)]) == has_details
     rows["fire_ms"][:-1] += 1
-    assert is_refused(harness, plan, [walk._replace(rows=rows)])
+    assert is_rejected(harness, plan, [walk._replace(rows=rows)])
     rows["fire_ms"] += 1000
-    assert is_refused(harness, plan, [walk._replace(rows=rows)])
-    assert not is_refused(harness, plan, tasks)
+    assert is_rejected(harness, plan, [walk._replace(rows=rows)])
+    assert not is_rejected(harness, plan, tasks)
 
 
-def test_two_hundred_thousand_rows_are_checked_in_little_time(tmp_path: Path) -> None:
-    """The check of the largest walk, over files of the usual sizes."""
+def test_200_000_rows_are_checked_within_half_a_second(tmp_path: Path) -> None:
+    """The check of the largest scan, over files of the usual sizes."""
     settings: dict[str, Any] = {"log_file_bytes": 1 << 26, "queue_file_bytes": 20 * 300_000}
     with BrokerHarness(tmp_path, **settings) as harness:
         rows = np.zeros(200_000, TURN_ROW)

@@ -1,4 +1,4 @@
-"""Where a row belongs, against TimerMessageStore.doEnqueue written out; and what tasks read from the files."""
+"""The slot of a row, compared with TimerMessageStore.doEnqueue, and the rows that tasks read from the files."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def staged(*rows: dict[str, int]) -> Any:
     return made
 
 
-def apaches(out_ms: int, write_ms: int, window_slots: int, precision_ms: int) -> tuple[int, bool]:
-    """doEnqueue of 5.3.3: slot time and whether it rolls."""
+def apache_slot(out_ms: int, write_ms: int, window_slots: int, precision_ms: int) -> tuple[int, bool]:
+    """Return slot time and roll as doEnqueue of 5.3.3 computes them."""
     if out_ms - write_ms < window_slots * precision_ms:
         return out_ms, False
     if out_ms - write_ms - window_slots * precision_ms < window_slots // 3 * precision_ms:
@@ -47,19 +47,19 @@ def apaches(out_ms: int, write_ms: int, window_slots: int, precision_ms: int) ->
         (-5, -5, False),
         (0, 0, False),
         (19, 19, False),
-        (20, 10, True),  # exactly the window: it rolls, and half of it, to leave time for the next
+        (20, 10, True),  # exactly the window: it rolls by half, to leave time for the next roll
         (25, 10, True),
         (26, 20, True),
         (1000, 20, True),
     ],
 )
-def test_a_window_of_20_slots(out_s: int, slot_s: int, rolls: bool) -> None:
+def test_a_window_of_20_slots_determines_slot_and_roll(out_s: int, slot_s: int, rolls: bool) -> None:
     due_ms = W + 1000 * out_s + 250
     (row,) = decide(staged({"out_ms": W + 1000 * out_s, "due_ms": due_ms}), 20_000, 1000)
     assert row["slot_ms"] == W + 1000 * slot_s
     assert bool(row["magic"] & MAGIC_ROLL) is rolls
     assert row["fire_ms"] == (W + 1000 * slot_s + 1 if rolls else due_ms)
-    assert (row["slot_ms"], rolls) == apaches(W + 1000 * out_s, W, 20, 1000)
+    assert (row["slot_ms"], rolls) == apache_slot(W + 1000 * out_s, W, 20, 1000)
 
 
 @settings(max_examples=200, deadline=None)
@@ -68,10 +68,10 @@ def test_a_window_of_20_slots(out_s: int, slot_s: int, rolls: bool) -> None:
     window_slots=st.integers(1, 60),
     precision_ms=st.sampled_from([100, 200, 500, 1000]),
 )
-def test_it_is_apaches_rule(out: int, window_slots: int, precision_ms: int) -> None:
+def test_slots_and_rolls_follow_the_rule_of_apache(out: int, window_slots: int, precision_ms: int) -> None:
     out_ms = W + out * precision_ms
     (row,) = decide(staged({"out_ms": out_ms, "due_ms": out_ms + 1}), window_slots * precision_ms, precision_ms)
-    assert (row["slot_ms"], bool(row["magic"] & MAGIC_ROLL)) == apaches(out_ms, W, window_slots, precision_ms)
+    assert (row["slot_ms"], bool(row["magic"] & MAGIC_ROLL)) == apache_slot(out_ms, W, window_slots, precision_ms)
 
 
 def test_a_walked_row_keeps_its_slot_and_its_magic() -> None:
@@ -84,12 +84,12 @@ def test_a_walked_row_keeps_its_slot_and_its_magic() -> None:
     assert (plain["slot_ms"], plain["fire_ms"], plain["magic"]) == (W + 90_000, W + 90_500, 1)
 
 
-def test_a_delete_rolls_too() -> None:
+def test_a_delete_rolls_like_its_message() -> None:
     (row,) = decide(staged({"out_ms": W + 90_000, "magic": 1 | MAGIC_DELETE}), 20_000, 1000)
     assert row["magic"] == 1 | MAGIC_ROLL | MAGIC_DELETE
 
 
-def test_rows_leave_by_fire_time_and_say_their_queue_order() -> None:
+def test_rows_are_sorted_by_fire_time_and_have_their_queue_order() -> None:
     rows = staged(
         *({"origin": i, "out_ms": W, "due_ms": due} for i, due in enumerate([W + 30, W + 10, W + 30, W + 20]))
     )
@@ -100,12 +100,12 @@ def test_rows_leave_by_fire_time_and_say_their_queue_order() -> None:
     assert made["delay_ms"].tolist() == [510, 520, 530, 530]
 
 
-def test_of_nothing() -> None:
+def test_no_rows_are_decided_as_no_rows() -> None:
     assert len(decide(staged(), 20_000, 1000)) == 0
 
 
 class Unreadable:
-    """A log of which nothing can be read."""
+    """A log that cannot be read."""
 
     file_bytes = 1 << 20
     end = 1 << 62
@@ -127,7 +127,7 @@ class TestReading:
         made.open()
         return made
 
-    def test_index(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_index_rows_have_the_fields_of_their_records(self, harness: BrokerHarness, model: PipelineModel) -> None:
         delays = [100, 7_250, 90_000]
         for i, delay_ms in enumerate(delays):
             harness.send("T", delay_ms=delay_ms, queue_id=i)
@@ -142,18 +142,18 @@ class TestReading:
         part = staging.read_index(model.view(), 1, 3, write_ms=W, turn=9)
         assert (part == read[1:]).all()
 
-    def test_a_cancel_is_told_apart(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_cancel_has_the_delete_flag(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=5000, properties={"TIMER_DEL_UNIQKEY": "T+K"})
         assert staging.read_index(model.view(), 0, 1, write_ms=W, turn=1)["magic"].tolist() == [5]
 
-    def test_index_over_files_of_the_queue(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_index_rows_are_read_across_queue_files(self, harness: BrokerHarness, model: PipelineModel) -> None:
         for _ in range(310):
             harness.submit(harness.send_command("T", delay_ms=50_000))
         harness.tick()
         read = staging.read_index(model.view(), 290, 310, write_ms=W, turn=1)
         assert (read["origin"] & INDEX_MASK).tolist() == list(range(290, 310))
 
-    def test_walk(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_walk_rows_are_those_of_the_scanned_slots(self, harness: BrokerHarness, model: PipelineModel) -> None:
         for i in range(250):  # over the border of a timer log file
             harness.submit(harness.send_command("T", delay_ms=10_000 + i % 3 * 1000))
         harness.advance(4000, model.work, 500)
@@ -213,7 +213,7 @@ class TestReading:
         assert made[30]["fire_ms"] == rows[30]["out_ms"] + 1
 
     @pytest.mark.parametrize("over_the_wire", [False, True])
-    def test_queues(self, harness: BrokerHarness, over_the_wire: bool) -> None:
+    def test_queue_rows_have_the_due_times_of_their_levels(self, harness: BrokerHarness, over_the_wire: bool) -> None:
         harness.restart(timer_lead_ms=15_000)
         model = PipelineModel(harness, over_the_wire=over_the_wire)
         model.open()
@@ -237,9 +237,9 @@ class TestReading:
         (part,) = staging.read_queues(view, [(level_stream(3), 1, 2)], **options)
         assert part == read[4]
         cut = staging.read_queues(view, [(level_stream(2), 0, 1)], **{**options, "now_ms": plan.now_ms - 1_000_000})
-        assert cut["due_ms"].tolist() == [plan.now_ms - 1_000_000]  # further off than its level allows
+        assert cut["due_ms"].tolist() == [plan.now_ms - 1_000_000]  # due later than its level allows
 
-    def test_pieces_of_queues(self) -> None:
+    def test_ranges_of_queues_are_split_into_pieces(self) -> None:
         queues = [(1, 10, 13), (2, 0, 5), (3, 7, 8)]
         assert staging.pieces(queues, 0, 9) == queues
         assert staging.pieces(queues, 2, 5) == [(1, 12, 13), (2, 0, 2)]
@@ -247,7 +247,7 @@ class TestReading:
         assert staging.pieces(queues, 3, 3) == []
 
     @pytest.mark.parametrize("listed", ["before", "after"])
-    def test_walk_over_records_that_have_expired(
+    def test_a_walk_has_rows_for_expired_records(
         self, harness: BrokerHarness, model: PipelineModel, listed: str
     ) -> None:
         harness.send("T", b"gone", delay_ms=10_000)
@@ -270,14 +270,16 @@ class TestReading:
         with pytest.raises(StoreUnreadable, match="lies before the log"):
             staging.read_index(view, 0, 1, write_ms=W, turn=1)
 
-    def test_a_slot_of_another_round_is_passed_over(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_slot_of_another_round_is_ignored(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=10_000)
         harness.advance(4000, model.work, 500)
         out_ms = (harness.now_ms - 4000 + 10_000) // 1000 * 1000 + 120_000  # the wheel has 120 slots
         options = {"log_end": 1 << 40, "precision_ms": 1000, "write_ms": W, "turn": 1}
         assert len(staging.read_walk(model.view(), out_ms - 1000, out_ms, **options)) == 0
 
-    def test_records_that_are_not_what_the_queue_says(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_record_that_differs_from_its_unit_is_unreadable(
+        self, harness: BrokerHarness, model: PipelineModel
+    ) -> None:
         harness.send("T", delay_ms=10_000)
         harness.send("T", delay_ms=10_000)
         view = model.view()
@@ -290,7 +292,7 @@ class TestReading:
         with pytest.raises(StoreUnreadable, match="holds another record"):
             staging.read_index(view, 1, 2, write_ms=W, turn=1)
 
-    def test_a_broken_chain(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_broken_chain_is_unreadable(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=10_000)
         harness.send("T", delay_ms=10_000)
         harness.advance(4000, model.work, 500)
@@ -303,7 +305,7 @@ class TestReading:
 
     @pytest.mark.kernels
     @pytest.mark.parametrize("link", ["to the newest unit", "to itself", "to a place that cannot be"])
-    def test_a_chain_whose_links_form_a_cycle(self, harness: BrokerHarness, model: PipelineModel, link: str) -> None:
+    def test_a_cycle_of_links_is_unreadable(self, harness: BrokerHarness, model: PipelineModel, link: str) -> None:
         harness.send("T", delay_ms=10_000)
         harness.send("T", delay_ms=10_000)
         harness.advance(4000, model.work, 500)
@@ -315,7 +317,7 @@ class TestReading:
             with pytest.raises(StoreUnreadable, match="broken"):
                 staging.units_of_slots(model.view(), out_ms // 1000 - 1, out_ms // 1000, log_end)
 
-    def test_a_wheel_of_another_size(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_wheel_of_another_size_is_rejected(self, harness: BrokerHarness, model: PipelineModel) -> None:
         assert model.terms is not None
         model.terms["timer_slots"] += 1
         with pytest.raises(OSError, match=f"where {122 * TIMER_SLOT.size} are expected"):

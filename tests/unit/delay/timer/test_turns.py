@@ -1,4 +1,4 @@
-"""The turn protocol, broker's side: lease, plan, upload, and every rejection of the check."""
+"""The turn protocol on the broker's side: lease, plan, upload, and every rejection of the check."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_QUEUE, KIND_WALK, TUR
 S = 1_800_000_000_000
 P, Q = Holder("p", "1", "10.0.0.1:1"), Holder("q", "2")
 UNITS = np.array([1, 0, 2], np.int32)
-"""Units in the three slots that the plan walks."""
+"""The numbers of units in the three slots that the plan scans."""
 
 
 def rows(offsets: list[int], slots: list[int] | None = None, fires: list[int] | None = None) -> TurnRows:
-    """Rows in fire order; `order` leads to queue order."""
+    """Make rows in fire order. `order` leads to queue order."""
     made = np.zeros(len(offsets), TURN_ROW)
     made["origin"] = timer_origin(0) + np.array(offsets, np.int64)
     made["slot_ms"] = S + 1000 if slots is None else slots
@@ -49,7 +49,7 @@ def plan(
 
 
 class Pipeline:
-    """Uploads to a `Turns` and remembers what it uploaded."""
+    """Uploads to a `Turns`, each part as a new attempt."""
 
     def __init__(self) -> None:
         self.turns = Turns(4, 7)
@@ -86,12 +86,12 @@ def pipeline() -> Pipeline:
 
 
 class TestLease:
-    def test_each_opening_takes_a_new_epoch(self) -> None:
+    def test_each_open_takes_a_new_epoch(self) -> None:
         turns = Turns(4, 0)
         assert [turns.open(P, 0), turns.open(P, 10)] == [5, 6]
         assert turns.holder == "p"
 
-    def test_another_one_waits_until_it_lapses(self) -> None:
+    def test_another_pipeline_waits_until_the_lease_lapses(self) -> None:
         turns = Turns(0, 0)
         epoch = turns.open(P, 0)
         with pytest.raises(LeaseHeld, match=r"'p' at 10.0.0.1:1 holds the lease and renewed it 4999 ms ago"):
@@ -103,7 +103,7 @@ class TestLease:
         assert turns.open(Q, 4000 + LEASE_MS) == epoch + 1
         assert turns.holder == "q"
 
-    def test_a_name_takes_no_lease(self) -> None:
+    def test_a_holder_with_the_same_name_gets_no_lease(self) -> None:
         turns = Turns(0, 0)
         epoch = turns.open(P, 0)
         for other in (Holder("p", "2"), Holder("p", "")):
@@ -119,24 +119,24 @@ class TestLease:
         assert turns.open(old, LEASE_MS) == 2
 
     @pytest.mark.parametrize("change", [-1, 1])
-    def test_another_epoch_is_stale(self, change: int) -> None:
+    def test_a_renewal_of_another_epoch_is_stale(self, change: int) -> None:
         turns = Turns(0, 0)
         epoch = turns.open(P, 0)
         with pytest.raises(Stale, match=f"{epoch} is the last that was given"):
             turns.renew(epoch + change, 1)
 
-    def test_nobody_renews_what_was_never_opened(self) -> None:
+    def test_a_lease_that_was_never_opened_cannot_be_renewed(self) -> None:
         turns = Turns(3, 0)
         assert not turns.is_held(0)
         with pytest.raises(Stale):
             turns.renew(3, 0)
 
-    def test_the_holder_may_renew_after_a_lapse_when_nobody_came(self) -> None:
+    def test_the_holder_may_renew_a_lapsed_lease_that_is_free(self) -> None:
         turns = Turns(0, 0)
         turns.renew(turns.open(P, 0), 10 * LEASE_MS)
         assert turns.is_held(10 * LEASE_MS)
 
-    def test_to_open_drops_the_plan_and_what_was_uploaded(self, pipeline: Pipeline) -> None:
+    def test_an_open_drops_the_plan_and_the_uploads(self, pipeline: Pipeline) -> None:
         pipeline.upload(KIND_INDEX, 0, rows([10, 11]))
         old = pipeline.epoch
         pipeline.epoch = pipeline.turns.open(P, 1)
@@ -149,27 +149,27 @@ class TestLease:
 
 class TestUpload:
     @pytest.mark.parametrize(("epoch", "turn"), [(4, 8), (6, 8), (5, 7), (5, 9)])
-    def test_of_another_turn(self, pipeline: Pipeline, epoch: int, turn: int) -> None:
+    def test_an_upload_to_another_turn_is_stale(self, pipeline: Pipeline, epoch: int, turn: int) -> None:
         with pytest.raises(Stale, match="is not the one under way"):
             pipeline.turns.upload(epoch, turn, (KIND_INDEX, 0, 1), 0, rows([10]).tobytes())
 
-    def test_without_a_plan(self) -> None:
+    def test_an_upload_without_a_plan_is_stale(self) -> None:
         pipeline = Pipeline()
         with pytest.raises(Stale):
             pipeline.upload(KIND_INDEX, 0, rows([10]))
 
     @pytest.mark.parametrize("count", [1, TURN_ROW.itemsize - 1, TURN_ROW.itemsize + 1])
-    def test_no_whole_rows(self, pipeline: Pipeline, count: int) -> None:
+    def test_an_upload_of_incomplete_rows_is_rejected(self, pipeline: Pipeline, count: int) -> None:
         with pytest.raises(TurnRejected, match="no whole rows"):
             pipeline.turns.upload(pipeline.epoch, 8, (KIND_INDEX, 0, 1), 0, bytes(count))
 
-    def test_too_much(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_uploads_above_the_limit_are_rejected(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "UPLOAD_BYTES_MAX", 3 * TURN_ROW.itemsize)
         pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12]))
         with pytest.raises(TurnRejected, match="exceed"):
             pipeline.upload(KIND_INDEX, 1, rows([13]))
 
-    def test_a_chunk_said_again_counts_once(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_repeated_chunk_counts_once(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "UPLOAD_BYTES_MAX", 4 * TURN_ROW.itemsize)
         raw = rows([10, 11]).tobytes()
         for _ in range(3):
@@ -178,7 +178,7 @@ class TestUpload:
 
 
 class TestCheck:
-    def test_what_agrees(self, pipeline: Pipeline) -> None:
+    def test_complete_parts_pass_the_check(self, pipeline: Pipeline) -> None:
         index = pipeline.upload(KIND_INDEX, 0, rows([12, 10, 13, 11]))
         walk = pipeline.upload(KIND_WALK, 1, rows([3, 1, 2], WALK))
         proposal = pipeline.check([walk, index])
@@ -187,7 +187,7 @@ class TestCheck:
         pipeline.turns.finish()
         assert (pipeline.turns.turn, pipeline.turns.plan) == (8, None)
 
-    def test_in_parts_of_several_attempts(self, pipeline: Pipeline) -> None:
+    def test_parts_of_several_attempts_pass_the_check(self, pipeline: Pipeline) -> None:
         pipeline.upload(KIND_INDEX, 0, rows([10]))  # an attempt that lost
         winners = [
             pipeline.upload(KIND_INDEX, 1, rows([13, 12])),
@@ -198,7 +198,7 @@ class TestCheck:
         proposal = pipeline.check(winners)
         assert [(part["origin"] - timer_origin(0)).tolist() for part in proposal.index_parts] == [[10, 11], [13, 12]]
 
-    def test_a_part_without_rows(self, pipeline: Pipeline) -> None:
+    def test_a_part_without_rows_passes_the_check(self, pipeline: Pipeline) -> None:
         winners = [
             pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13])),
             pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK)),
@@ -220,7 +220,7 @@ class TestCheck:
             [0, 1, 2, 3],
         ],
     )
-    def test_queue_offsets_that_are_not_each_there_once(self, pipeline: Pipeline, offsets: list[int]) -> None:
+    def test_missing_or_repeated_queue_offsets_are_rejected(self, pipeline: Pipeline, offsets: list[int]) -> None:
         winners = [
             pipeline.upload(KIND_INDEX, 0, rows(offsets)),
             pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK)),
@@ -228,7 +228,7 @@ class TestCheck:
         with pytest.raises(TurnRejected, match="index: rows"):
             pipeline.check(winners)
 
-    def test_parts_that_overlap(self, pipeline: Pipeline) -> None:
+    def test_overlapping_parts_are_rejected(self, pipeline: Pipeline) -> None:
         walk = pipeline.upload(KIND_WALK, 2, rows([1, 2, 3], WALK))
         first = pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12]))
         for second in ([12, 13], [13], [11, 12, 13]):
@@ -240,7 +240,7 @@ class TestCheck:
                     pipeline.check(winners)
 
     @pytest.mark.parametrize("order", [[0, 1, 2, 4], [-1, 1, 2, 3], [1, 0, 2, 3], [0, 0, 1, 2]])
-    def test_an_order_that_lies(self, pipeline: Pipeline, order: list[int]) -> None:
+    def test_a_wrong_order_is_rejected(self, pipeline: Pipeline, order: list[int]) -> None:
         wrong = rows([10, 11, 12, 13])
         wrong["order"] = order
         winners = [pipeline.upload(KIND_INDEX, 0, wrong), pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK))]
@@ -259,7 +259,7 @@ class TestCheck:
             [S + 1000, S + 3000, S - 10**15],
         ],
     )
-    def test_slots_whose_rows_are_not_their_units(self, pipeline: Pipeline, slots: list[int]) -> None:
+    def test_slots_with_a_wrong_number_of_rows_are_rejected(self, pipeline: Pipeline, slots: list[int]) -> None:
         winners = [
             pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13])),
             pipeline.upload(KIND_WALK, 1, rows(list(range(len(slots))), slots)),
@@ -267,7 +267,7 @@ class TestCheck:
         with pytest.raises(TurnRejected, match="walk"):
             pipeline.check(winners)
 
-    def test_a_part_said_twice(self, pipeline: Pipeline) -> None:
+    def test_a_part_named_twice_is_rejected(self, pipeline: Pipeline) -> None:
         index = pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13]))
         walk = pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK))
         for winners in ([index, walk, walk], [index, index, walk]):
@@ -275,20 +275,22 @@ class TestCheck:
                 pipeline.check(winners)
 
     @pytest.mark.parametrize("change", [{"crc": 1}, {"rows": 3}, {"rows": 5}, {"chunks": 1}, {"chunks": 3}])
-    def test_a_winner_that_is_not_what_was_uploaded(self, pipeline: Pipeline, change: dict[str, int]) -> None:
+    def test_a_winner_that_differs_from_its_upload_is_rejected(
+        self, pipeline: Pipeline, change: dict[str, int]
+    ) -> None:
         index = pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13]))
         walk = pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK))
         fields = {name: getattr(index, name) for name in index.__struct_fields__}
         wrong = Part(**{**fields, **change})
         with pytest.raises(TurnRejected):
             pipeline.check([wrong, walk])
-        pipeline.check([index, walk])  # and nothing has changed
+        pipeline.check([index, walk])  # the rejection changed nothing
 
-    def test_a_winner_that_uploaded_nothing(self, pipeline: Pipeline) -> None:
+    def test_a_winner_without_an_upload_is_rejected(self, pipeline: Pipeline) -> None:
         with pytest.raises(TurnRejected, match="attempt 99 uploaded nothing"):
             pipeline.check([Part(KIND_INDEX, 0, 99, 1, 4, 0)])
 
-    def test_chunks_with_a_gap(self, pipeline: Pipeline) -> None:
+    def test_chunks_with_a_gap_are_rejected(self, pipeline: Pipeline) -> None:
         key = (KIND_INDEX, 0, 5)
         for chunk, what in ((0, rows([10, 11])), (2, rows([12, 13]))):
             pipeline.turns.upload(pipeline.epoch, 8, key, chunk, what.tobytes())
@@ -297,11 +299,11 @@ class TestCheck:
             pipeline.check([Part(*key, 2, 4, zlib.crc32(raw))])
 
     @pytest.mark.parametrize(("epoch", "turn"), [(4, 8), (6, 8), (5, 7), (5, 9)])
-    def test_of_another_turn(self, pipeline: Pipeline, epoch: int, turn: int) -> None:
+    def test_a_check_of_another_turn_is_stale(self, pipeline: Pipeline, epoch: int, turn: int) -> None:
         with pytest.raises(Stale):
             pipeline.turns.check(epoch, turn, [], UNITS, 1000)
 
-    def test_a_plan_of_nothing_to_walk(self) -> None:
+    def test_a_plan_without_slots_rejects_walk_rows(self) -> None:
         pipeline = Pipeline()
         pipeline.begin(slots=0)
         index = pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13]))
@@ -330,8 +332,8 @@ class TestQueues:
         return made
 
     @pytest.mark.parametrize("cut", range(6))
-    def test_what_agrees(self, pipeline: Pipeline, cut: int) -> None:
-        """In two parts; within a part in any order."""
+    def test_complete_queue_parts_pass_the_check(self, pipeline: Pipeline, cut: int) -> None:
+        """The rows come in two parts, and in any order within a part."""
         parts = [self.of(*self.ALL[:cut][::-1]), self.of(*self.ALL[cut:][::-1])]
         winners = [pipeline.upload(KIND_QUEUE, i, part) for i, part in enumerate(parts)]
         proposal = pipeline.check(winners, UNITS[:0])
@@ -349,25 +351,25 @@ class TestQueues:
             (timer_origin(7), timer_origin(8), *ALL[2:]),
         ],
     )
-    def test_what_does_not(self, pipeline: Pipeline, origins: tuple[int, ...]) -> None:
+    def test_incomplete_or_foreign_queue_rows_are_rejected(self, pipeline: Pipeline, origins: tuple[int, ...]) -> None:
         winner = pipeline.upload(KIND_QUEUE, 0, self.of(*origins))
         with pytest.raises(TurnRejected, match=KIND_QUEUE):
             pipeline.check([winner], UNITS[:0])
 
     @pytest.mark.parametrize("order", [-1, 5, 0])
-    def test_an_order_that_is_none(self, pipeline: Pipeline, order: int) -> None:
+    def test_a_wrong_order_of_queue_rows_is_rejected(self, pipeline: Pipeline, order: int) -> None:
         wrong = self.of(*self.ALL)
         wrong["order"][4] = order
         with pytest.raises(TurnRejected, match=KIND_QUEUE):
             pipeline.check([pipeline.upload(KIND_QUEUE, 0, wrong)], UNITS[:0])
 
-    def test_parts_in_another_order(self, pipeline: Pipeline) -> None:
+    def test_queue_parts_in_another_order_are_rejected(self, pipeline: Pipeline) -> None:
         winners = [
             pipeline.upload(KIND_QUEUE, i, self.of(*part)) for i, part in enumerate((self.ALL[2:], self.ALL[:2]))
         ]
         with pytest.raises(TurnRejected, match=KIND_QUEUE):
             pipeline.check(winners, UNITS[:0])
 
-    def test_a_kind_that_is_none(self, pipeline: Pipeline) -> None:
+    def test_an_unknown_kind_is_rejected(self, pipeline: Pipeline) -> None:
         with pytest.raises(TurnRejected, match="'other' is no kind"):
             pipeline.check([Part("other", 0, 1, 0, 0, 0)], UNITS[:0])

@@ -1,4 +1,4 @@
-"""A start that does not read what waits in the timer log and is far off; and what it does not believe."""
+"""A start reads no record of an indexed message that is due later, unless a check fails."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from wheelmq.testing.pipeline_model import PipelineModel
 COUNT = 30
 FIRST_MS = 13_000
 DELAYS_MS = [FIRST_MS + 151 * i for i in range(COUNT)]
-"""Beyond the lead of 5 s after the 4 s in which they are indexed, within the roll window."""
+"""Due later than the lead of 5 s, counted after the 4 s of indexing, and within the roll window."""
 
 
 @dataclasses.dataclass
 class Reads:
-    """Records that starts have read of what waited."""
+    """The number of records of waiting messages that starts have read."""
 
     count: int = 0
 
@@ -59,7 +59,7 @@ def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
 
 
 def check(harness: BrokerHarness, cancelled: int = 0) -> None:
-    """All is there and leaves in time, but for the first `cancelled`."""
+    """Check that all messages except the first `cancelled` are pending and leave in time."""
     invariants.check(harness.broker)
     assert harness.broker.timer.pending_by_queue.sum() == COUNT - cancelled
     pending = harness.broker.timer_tasks.metrics.table().timing_count
@@ -86,13 +86,13 @@ def snapshot_of(harness: BrokerHarness) -> Snapshot:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-def test_nothing_is_read_that_is_far_off(harness: BrokerHarness, reads: Reads, clean: bool) -> None:
+def test_a_start_reads_no_record_of_a_message_due_later(harness: BrokerHarness, reads: Reads, clean: bool) -> None:
     harness.restart(clean=clean)
     assert (reads.count, harness.broker.timer.keys.count) == (0, 0)
     check(harness)
 
 
-def test_again_and_again(harness: BrokerHarness, reads: Reads) -> None:
+def test_repeated_starts_read_no_record(harness: BrokerHarness, reads: Reads) -> None:
     for i in range(4):
         harness.restart(clean=i % 2 == 0)
         harness.advance(700)
@@ -100,7 +100,7 @@ def test_again_and_again(harness: BrokerHarness, reads: Reads) -> None:
     check(harness)
 
 
-def test_what_comes_within_the_lead_is_read(harness: BrokerHarness, reads: Reads) -> None:
+def test_a_start_reads_records_of_messages_due_within_the_lead(harness: BrokerHarness, reads: Reads) -> None:
     harness.stop()
     harness.clock.advance(5000)
     harness.start()
@@ -109,17 +109,17 @@ def test_what_comes_within_the_lead_is_read(harness: BrokerHarness, reads: Reads
     check(harness)
 
 
-def test_what_was_cancelled_behind_the_snapshot_is_counted_off(harness: BrokerHarness, reads: Reads) -> None:
+def test_cancels_after_the_snapshot_reduce_the_counts(harness: BrokerHarness, reads: Reads) -> None:
     harness.advance(600)
     assert [cancel(harness, delay_ms) for delay_ms in DELAYS_MS[:3]] == ["cancelled"] * 3
-    assert sum(snapshot_of(harness).waiting.values()) == COUNT - 1  # it was taken behind the first
+    assert sum(snapshot_of(harness).waiting.values()) == COUNT - 1  # it was taken after the first cancel
     harness.restart(clean=False)
     assert reads.count == 2
     check(harness, cancelled=3)
 
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["index made anew", "no index"])
-def test_without_the_message_index_keys_are_read(harness: BrokerHarness, reads: Reads, is_on: bool) -> None:
+def test_a_start_without_a_message_index_reads_all_keys(harness: BrokerHarness, reads: Reads, is_on: bool) -> None:
     harness.stop()
     shutil.rmtree(harness._folder / "index") if is_on else None
     harness.start(message_index_enable=is_on)
@@ -128,7 +128,7 @@ def test_without_the_message_index_keys_are_read(harness: BrokerHarness, reads: 
     check(harness, cancelled=1)
 
 
-def test_where_slots_are_limited_all_is_read(harness: BrokerHarness, reads: Reads) -> None:
+def test_a_start_with_slot_limits_reads_all_records(harness: BrokerHarness, reads: Reads) -> None:
     harness.restart(timer_congest_num_each_slot=1000)
     assert reads.count == COUNT
     assert harness.broker.timer.congestion.waiting(START_MS + DELAYS_MS[0]) > 0
@@ -147,7 +147,7 @@ def change(harness: BrokerHarness, folder: Path, snapshot: Snapshot) -> None:
 
 
 @pytest.mark.parametrize("name", ["write_ms", "delay_ms", "record_position", "record_size", "topic_hash", "reserved"])
-def test_a_bit_in_the_timer_log(
+def test_a_flipped_bit_in_the_timer_log_makes_a_start_read_all_records(
     harness: BrokerHarness, reads: Reads, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.stop()
@@ -156,8 +156,8 @@ def test_a_bit_in_the_timer_log(
     assert reads.count == COUNT and "the timer log has changed" in caplog.text
 
 
-def test_a_unit_that_does_not_read(harness: BrokerHarness, reads: Reads) -> None:
-    """Its times have their checksum, its magic is none."""
+def test_an_unreadable_unit_makes_a_start_read_all_records(harness: BrokerHarness, reads: Reads) -> None:
+    """The checksum of its times is right, but its magic is invalid."""
     harness.stop()
     flip_timer_log(harness, harness._folder, TIMER_UNIT.position_of("magic"))
     harness.start()
@@ -166,7 +166,9 @@ def test_a_unit_that_does_not_read(harness: BrokerHarness, reads: Reads) -> None
 
 
 @pytest.mark.parametrize("by", [-1, 1])
-def test_counts_that_are_wrong(harness: BrokerHarness, reads: Reads, by: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_counts_make_a_start_read_all_records(
+    harness: BrokerHarness, reads: Reads, by: int, caplog: pytest.LogCaptureFixture
+) -> None:
     found, folder = snapshot_of(harness), harness._folder
     harness.crash()
     waiting = {key: count + (by if key[0] == "T1" else 0) for key, count in found.waiting.items()}
@@ -176,7 +178,9 @@ def test_counts_that_are_wrong(harness: BrokerHarness, reads: Reads, by: int, ca
     check(harness)
 
 
-def test_a_mark_older_than_the_snapshot(harness: BrokerHarness, reads: Reads, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_mark_older_than_the_snapshot_makes_a_start_read_all_records(
+    harness: BrokerHarness, reads: Reads, caplog: pytest.LogCaptureFixture
+) -> None:
     paths = harness.broker.paths
     harness.crash()
     marks = MarkFile(harness.disk, paths)
@@ -188,7 +192,7 @@ def test_a_mark_older_than_the_snapshot(harness: BrokerHarness, reads: Reads, ca
     check(harness)
 
 
-def test_a_snapshot_that_knows_less(harness: BrokerHarness, reads: Reads) -> None:
+def test_a_snapshot_without_timers_makes_a_start_read_all_records(harness: BrokerHarness, reads: Reads) -> None:
     found, folder = snapshot_of(harness), harness._folder
     harness.crash()
     change(harness, folder, found._replace(timers=None))
@@ -198,7 +202,7 @@ def test_a_snapshot_that_knows_less(harness: BrokerHarness, reads: Reads) -> Non
 
 
 def strip_details(harness: BrokerHarness, every: int) -> None:
-    """Make units of the timer log those of an older WheelMQ: the reserved bytes of each `every`-th are 0."""
+    """Make every `every`-th unit of the timer log one of an older WheelMQ: its reserved bytes are 0."""
     log = harness.broker.timer.log
     for _, units in log.chunks(log.files.start, log.end):
         units["reserved"][::every] = 0
@@ -206,7 +210,7 @@ def strip_details(harness: BrokerHarness, every: int) -> None:
 
 @pytest.fixture
 def heads(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    """Records of which starts have read the first bytes."""
+    """The number of records of which starts have read the first bytes."""
     found, begin = Reads(), unread_records._begin_records
 
     def counted(files: object, pending: object) -> object:
@@ -226,7 +230,7 @@ def test_no_byte_of_a_record_is_read_for_a_unit_with_a_detail(
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_units_of_an_older_release_are_believed_by_their_records(
+def test_units_of_an_older_release_are_checked_by_their_records(
     harness: BrokerHarness, reads: Reads, heads: Reads, every: int
 ) -> None:
     strip_details(harness, every)

@@ -18,7 +18,7 @@ from wheelmq.system.disk import DiskFull
 from wheelmq.testing.disk import SimulatedDisk
 
 PER_FILE = 4
-FILE_BYTES = PER_FILE * TIMER_UNIT.size + BLANK_BYTES + 7  # some bytes no unit fits in
+FILE_BYTES = PER_FILE * TIMER_UNIT.size + BLANK_BYTES + 7  # the last bytes are too few for a unit
 T0 = 1_800_000_000_000
 
 
@@ -39,7 +39,7 @@ def open_log(disk: SimulatedDisk, folder: Path) -> TimerLog:
 def units(
     slots: list[int], first: int = 0, *, deletes: bool = False
 ) -> tuple[Units, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """Units for slots so many seconds after T0, whose records are numbered from `first`."""
+    """Make units for slots at these seconds after T0. Their records are numbered from `first`."""
     made = np.zeros(len(slots), TIMER_UNIT.dtype)
     made["size"] = TIMER_UNIT.size
     made["magic"] = 1 | (MAGIC_DELETE if deletes else 0)
@@ -50,12 +50,12 @@ def units(
 
 
 def position(i: int) -> int:
-    """Timer log position of the unit that was appended as the i-th."""
+    """Return the timer log position of the unit that was appended as the i-th."""
     return i // PER_FILE * FILE_BYTES + i % PER_FILE * TIMER_UNIT.size
 
 
 def chain(log: TimerLog, wheel: TimerWheel, slot: int) -> list[int]:
-    """Record positions of a slot's units, newest first."""
+    """Return the record positions of a slot's units, newest first."""
     found = []
     at = wheel.last_position(T0 + 1000 * slot)
     while at >= 0:
@@ -75,13 +75,13 @@ class TestWheel:
         assert wheel.last_position(T0) == 200
         assert wheel.last_position(T0 + 20_000) == wheel.last_position(T0 - 20_000) == -1
 
-    def test_a_round_later_the_place_is_used_again(self, wheel: TimerWheel) -> None:
+    def test_a_place_is_reused_after_one_round(self, wheel: TimerWheel) -> None:
         wheel.put(T0, 100, deletes=False)
         assert wheel.put(T0 + 20_000, 300, deletes=False) == -1
         assert wheel.last_position(T0) == -1
         assert wheel.units_between(T0 + 19_000, T0 + 20_000).tolist() == [1]
 
-    def test_the_file_is_apaches(self, wheel: TimerWheel, tmp_path: Path) -> None:
+    def test_the_wheel_file_has_the_layout_of_apache(self, wheel: TimerWheel, tmp_path: Path) -> None:
         wheel.put(T0 + 3000, 100, deletes=False)
         wheel.put(T0 + 3000, 152, deletes=False)
         raw = (tmp_path / "timerwheel").read_bytes()
@@ -89,13 +89,13 @@ class TestWheel:
         at = (T0 + 3000) // 1000 % 20 * 32
         assert struct.unpack_from(">qqqii", raw, at) == ((T0 + 3000) // 1000, 100, 152, 2, 0)
 
-    def test_deletes_are_counted_apart(self, wheel: TimerWheel) -> None:
+    def test_deletes_are_counted_separately(self, wheel: TimerWheel) -> None:
         wheel.put(T0, 0, deletes=False)
         wheel.put(T0, 52, deletes=True)
         assert wheel.table[wheel.index(T0)]["count"] == 0  # as Apache writes it
-        assert wheel.units_between(T0 - 1000, T0).tolist() == [2]  # what a walk finds
+        assert wheel.units_between(T0 - 1000, T0).tolist() == [2]  # the units that a scan finds
 
-    def test_units_between(self, wheel: TimerWheel) -> None:
+    def test_units_between_two_times_are_counted_by_slot(self, wheel: TimerWheel) -> None:
         for seconds in (1, 3, 3, 4):
             wheel.put(T0 + 1000 * seconds, 0, deletes=False)
         assert wheel.units_between(T0, T0 + 5000).tolist() == [1, 0, 2, 1, 0]
@@ -104,7 +104,7 @@ class TestWheel:
 
     @given(filled=st.sets(st.integers(0, 5000), max_size=4), after=st.integers(0, 5000), count=st.integers(-5, 5000))
     @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_the_first_that_is_filled(
+    def test_the_first_filled_slot_is_found(
         self, tmp_path_factory: pytest.TempPathFactory, filled: set[int], after: int, count: int
     ) -> None:
         wheel = TimerWheel(SimulatedDisk(), tmp_path_factory.mktemp("w") / "wheel", 1000, 3000)
@@ -114,25 +114,29 @@ class TestWheel:
         found = wheel.first_filled(1000 * after, 1000 * (after + count))
         assert found == (None if expected is None else 1000 * expected)
 
-    def test_a_delete_counts_down(self, wheel: TimerWheel) -> None:
+    def test_a_delete_decrements_the_count(self, wheel: TimerWheel) -> None:
         wheel.put(T0, 0, deletes=False)
         wheel.put(T0 + 1000, 0, deletes=False)
         wheel.put(T0 + 1000, 0, deletes=True)
         counts = dict(zip(wheel.table["time"].tolist(), wheel.table["count"].tolist(), strict=True))
         assert counts[T0 // 1000] == 1 and counts[T0 // 1000 + 1] == 0
 
-    def test_clear(self, wheel: TimerWheel, tmp_path: Path) -> None:
+    def test_a_cleared_wheel_is_empty(self, wheel: TimerWheel, tmp_path: Path) -> None:
         wheel.put(T0, 100, deletes=False)
         wheel.clear()
         assert wheel.last_position(T0) == -1
         assert not any((tmp_path / "timerwheel").read_bytes())
 
-    def test_a_wheel_of_another_length_is_refused(self, disk: SimulatedDisk, tmp_path: Path, wheel: TimerWheel) -> None:
+    def test_a_wheel_of_another_length_is_rejected(
+        self, disk: SimulatedDisk, tmp_path: Path, wheel: TimerWheel
+    ) -> None:
         with pytest.raises(OSError, match="another slot count"):
             TimerWheel(disk, tmp_path / "timerwheel", 1000, slots=11)
 
     @pytest.mark.parametrize("precision_ms", [100, 200, 500])
-    def test_other_precisions(self, disk: SimulatedDisk, tmp_path: Path, precision_ms: int) -> None:
+    def test_slots_have_the_width_of_the_precision(
+        self, disk: SimulatedDisk, tmp_path: Path, precision_ms: int
+    ) -> None:
         wheel = TimerWheel(disk, tmp_path / "other", precision_ms, slots=10)
         wheel.put(T0 + precision_ms, 7, deletes=False)
         assert wheel.last_position(T0 + precision_ms) == 7
@@ -141,7 +145,7 @@ class TestWheel:
 
 
 class TestLog:
-    def test_units_hang_in_their_slots(self, log: TimerLog, wheel: TimerWheel) -> None:
+    def test_units_are_chained_by_slot(self, log: TimerLog, wheel: TimerWheel) -> None:
         log.append(*units([1, 2, 1]), wheel)
         log.append(*units([1, 5], 3), wheel)
         assert [chain(log, wheel, slot) for slot in (1, 2, 3, 5)] == [[3, 2, 0], [1], [], [4]]
@@ -161,20 +165,20 @@ class TestLog:
         assert log.end == position(count - 1) + TIMER_UNIT.size
         assert len(list((tmp_path / "timerlog").iterdir())) == -(-count // PER_FILE)
 
-    def test_the_blank_is_apaches(self, log: TimerLog, wheel: TimerWheel, tmp_path: Path) -> None:
+    def test_the_blank_has_the_layout_of_apache(self, log: TimerLog, wheel: TimerWheel, tmp_path: Path) -> None:
         log.append(*units([1] * (PER_FILE + 1)), wheel)
         raw = (tmp_path / "timerlog" / f"{0:020d}").read_bytes()
         left = FILE_BYTES - PER_FILE * TIMER_UNIT.size
         at = PER_FILE * TIMER_UNIT.size
         assert struct.unpack_from(">iqI", raw, at) == (left, 0, 0xCBD43194)
 
-    def test_the_bytes_of_a_unit(self, log: TimerLog, wheel: TimerWheel, tmp_path: Path) -> None:
+    def test_a_unit_has_the_layout_of_apache(self, log: TimerLog, wheel: TimerWheel, tmp_path: Path) -> None:
         log.append(*units([1, 1], 77), wheel)
         raw = (tmp_path / "timerlog" / f"{0:020d}").read_bytes()
         assert struct.unpack_from(">iqiqiqiiq", raw, 52) == (52, 0, 1, T0, 1000, 78, 0, 0, 0)
         assert struct.unpack_from(">iqi", raw) == (52, -1, 1)
 
-    def test_a_full_disk_changes_nothing(
+    def test_a_full_disk_changes_neither_log_nor_wheel(
         self, disk: SimulatedDisk, log: TimerLog, wheel: TimerWheel, tmp_path: Path
     ) -> None:
         log.append(*units([1] * 3), wheel)
@@ -183,27 +187,29 @@ class TestLog:
         with pytest.raises(DiskFull):
             log.append(*units([2] * 6, 3), wheel)
         assert (log.end, bytes(wheel.bytes)) == (before, slots)
-        log.append(*units([2], 3), wheel)  # what fits still goes in
+        log.append(*units([2], 3), wheel)  # units that fit are still appended
         disk.is_full = lambda path: False
         log.append(*units([2] * 6, 4), wheel)
         assert chain(log, wheel, 2) == list(range(3, 10))[::-1]
 
-    def test_nothing_to_append(self, log: TimerLog, wheel: TimerWheel) -> None:
+    def test_an_append_of_no_units_changes_nothing(self, log: TimerLog, wheel: TimerWheel) -> None:
         log.append(*units([]), wheel)
         assert (log.end, log.files.end) == (0, 0)
 
-    def test_chunks(self, log: TimerLog, wheel: TimerWheel) -> None:
+    def test_chunks_end_at_file_borders(self, log: TimerLog, wheel: TimerWheel) -> None:
         log.append(*units([1] * 10), wheel)
         found = [(at, part["record_position"].tolist()) for at, part in log.chunks(0, log.end)]
         assert found == [(0, [0, 1, 2, 3]), (FILE_BYTES, [4, 5, 6, 7]), (2 * FILE_BYTES, [8, 9])]
         assert [part["record_position"].tolist() for _, part in log.chunks(52, FILE_BYTES + 52)] == [[1, 2, 3], [4]]
 
-    def test_a_unit_that_is_none_ends_its_file(self, log: TimerLog, wheel: TimerWheel) -> None:
+    def test_an_invalid_unit_ends_its_file(self, log: TimerLog, wheel: TimerWheel) -> None:
         log.append(*units([1] * 4), wheel)
         log.files.file_at(0).view[2 * 52 : 2 * 52 + 4] = b"\0\0\0\x07"
         assert [part["record_position"].tolist() for _, part in log.chunks(0, log.end)] == [[0, 1]]
 
-    def test_synced(self, disk: SimulatedDisk, log: TimerLog, wheel: TimerWheel) -> None:
+    def test_the_synced_position_advances_only_after_the_sync(
+        self, disk: SimulatedDisk, log: TimerLog, wheel: TimerWheel
+    ) -> None:
         log.append(*units([1] * 5), wheel)
         upto, sync = log.sync_job()
         log.append(*units([1]), wheel)
@@ -221,7 +227,7 @@ class TestRebuild:
         data=st.data(),
         slots=st.lists(st.integers(0, 9), min_size=1, max_size=14),
     )
-    def test_the_wheel_is_a_function_of_the_log(
+    def test_a_rebuild_restores_the_wheel_from_the_log(
         self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, slots: list[int]
     ) -> None:
         folder, disk = tmp_path_factory.mktemp("timer"), SimulatedDisk()
@@ -239,7 +245,7 @@ class TestRebuild:
         again.append(*units([3], 99), wheel)
         assert chain(again, wheel, 3)[0] == 99
 
-    def test_what_is_cut_off_is_zero(
+    def test_a_rebuild_clears_the_log_after_its_end(
         self, disk: SimulatedDisk, tmp_path: Path, log: TimerLog, wheel: TimerWheel
     ) -> None:
         log.append(*units([1] * 7), wheel)
@@ -248,14 +254,14 @@ class TestRebuild:
         assert not any((tmp_path / "timerlog" / f"{0:020d}").read_bytes()[52:])
         assert chain(log, wheel, 1) == [0]
 
-    def test_of_nothing(self, log: TimerLog, wheel: TimerWheel) -> None:
+    def test_a_rebuild_of_an_empty_log_changes_nothing(self, log: TimerLog, wheel: TimerWheel) -> None:
         log.rebuild(wheel, 0)
         assert (log.end, log.synced) == (0, 0)
 
 
-def test_a_slot_that_waits_keeps_its_place(log: TimerLog, wheel: TimerWheel) -> None:
+def test_a_waiting_slot_keeps_its_place(log: TimerLog, wheel: TimerWheel) -> None:
     log.append(*units([15], 0), wheel)
-    log.append(*units([-5], 1), wheel)  # long past: nobody will walk it
+    log.append(*units([-5], 1), wheel)  # long past: no scan will reach it
     assert chain(log, wheel, 15) == [0]
     assert wheel.holds(T0 + 1000 * np.array([15, -5, 35])).tolist() == [True, False, False]
     log.append(*units([35], 2), wheel)

@@ -1,4 +1,4 @@
-"""A store read over the wire: the same rows as from its files, or none."""
+"""A store that is read over the wire gives the same rows as its files, or none."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def model(harness: BrokerHarness) -> PipelineModel:
 
 
 def rows_of(view: ReadView, plan: TurnPlan, precision_ms: int = 1000) -> list[Any]:
-    """All that the tasks of a plan read."""
+    """Return all rows that the tasks of a plan read."""
     some = {"write_ms": plan.write_ms, "turn": plan.turn}
     index = staging.read_index(view, plan.index_from, plan.index_to, **some)
     span = {"log_end": plan.timer_log_end, "precision_ms": precision_ms, **some}
@@ -48,7 +48,7 @@ def rows_of(view: ReadView, plan: TurnPlan, precision_ms: int = 1000) -> list[An
 
 
 def some_sends(harness: BrokerHarness, random: Random) -> None:
-    """Messages that are parked, of all sizes and from everywhere, among others that are not."""
+    """Send parked messages of all sizes from several addresses, among messages that are not parked."""
     connections = [harness.connect(), harness.connect(V6)]
     for _ in range(random.randrange(1, 40)):
         body = random.randbytes(random.choice([0, 1, 20, 300, 5000]))
@@ -61,7 +61,7 @@ def some_sends(harness: BrokerHarness, random: Random) -> None:
 
 @given(seed=st.integers(0, 1 << 30), portion_bytes=st.sampled_from([6000, 20_000, 1 << 20]))
 @settings(max_examples=15, deadline=None)
-def test_the_rows_are_those_of_the_files(
+def test_the_wire_gives_the_rows_of_the_files(
     tmp_path_factory: pytest.TempPathFactory, seed: int, portion_bytes: int
 ) -> None:
     random = Random(seed)
@@ -89,7 +89,7 @@ def test_the_rows_are_those_of_the_files(
         assert model.portions, "they came over the wire"
 
 
-def test_turns_over_the_wire_deliver(harness: BrokerHarness, model: PipelineModel) -> None:
+def test_turns_over_the_wire_deliver_messages(harness: BrokerHarness, model: PipelineModel) -> None:
     for i in range(40):
         harness.send("T", b"%d" % i + bytes(2000), delay_ms=1000 * (i % 20 + 2))
     harness.advance(25_000, model.work, 500)
@@ -99,7 +99,7 @@ def test_turns_over_the_wire_deliver(harness: BrokerHarness, model: PipelineMode
     invariants.check(harness.broker)
 
 
-def test_bodies_stay_where_they_are(harness: BrokerHarness, model: PipelineModel) -> None:
+def test_bodies_are_not_sent_over_the_wire(harness: BrokerHarness, model: PipelineModel) -> None:
     for _ in range(20):
         harness.send("T", bytes(20_000), delay_ms=9000)
     harness.advance(4000, model.work, 500)
@@ -108,15 +108,15 @@ def test_bodies_stay_where_they_are(harness: BrokerHarness, model: PipelineModel
 
 
 KINDS = [kind for kind in FileKind if kind is not FileKind.BLOCK]
-"""Those that a turn over the timer needs; of blocks: tests/unit/delay/blocks."""
+"""The kinds of files that a turn over the timer needs. tests/unit/delay/blocks covers those of blocks."""
 
 
-class TestWhatIsNotAsItMustBe:
-    """An answer that is damaged, short or beside the point fails the task."""
+class TestInvalidAnswers:
+    """A damaged, short or unrelated answer fails the task."""
 
     @pytest.fixture
     def plan(self, harness: BrokerHarness) -> TurnPlan:
-        """An index of thirty rows and a walk of the same."""
+        """A plan that indexes thirty rows and scans the same rows."""
         for i in range(30):
             harness.send("T", b"%d" % i, delay_ms=9000 + i)
         harness.advance(4000, PipelineModel(harness).work, 500)
@@ -127,7 +127,7 @@ class TestWhatIsNotAsItMustBe:
 
     @staticmethod
     def view(harness: BrokerHarness, plan: TurnPlan, bend: Any) -> WireView:
-        """A view over answers that `bend` changes."""
+        """Return a view over answers that `bend` changes."""
         chosen = harness.broker.settings
         sizes = store_sizes(chosen)
         files = StoreView(chosen.store_path, sizes)
@@ -140,7 +140,7 @@ class TestWhatIsNotAsItMustBe:
         return WireView(ask, sizes)
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_a_bit_is_another(self, harness: BrokerHarness, plan: TurnPlan, kind: FileKind) -> None:
+    def test_a_flipped_bit_is_detected(self, harness: BrokerHarness, plan: TurnPlan, kind: FileKind) -> None:
         whole = rows_of(self.view(harness, plan, lambda _, told: told), plan)
         assert len(whole[0]) == len(whole[1]) == 30
 
@@ -154,7 +154,9 @@ class TestWhatIsNotAsItMustBe:
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("cut", [1, 7, 8, 60, -1])
-    def test_it_is_shorter_or_longer(self, harness: BrokerHarness, plan: TurnPlan, kind: FileKind, cut: int) -> None:
+    def test_a_body_of_another_length_is_rejected(
+        self, harness: BrokerHarness, plan: TurnPlan, kind: FileKind, cut: int
+    ) -> None:
         def shorten(of: FileKind, told: Segment) -> Segment:
             body = told.body[:-cut] if cut > 0 else told.body + b"\0"
             return told._replace(body=body, crc=zlib.crc32(body)) if of == kind else told
@@ -164,7 +166,7 @@ class TestWhatIsNotAsItMustBe:
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("more", [-1000, 1, 1000])
-    def test_it_covers_more_or_less_than_it_says(
+    def test_a_wrong_count_of_covered_ranges_is_rejected(
         self, harness: BrokerHarness, plan: TurnPlan, kind: FileKind, more: int
     ) -> None:
         def lie(of: FileKind, told: Segment) -> Segment:
@@ -173,7 +175,7 @@ class TestWhatIsNotAsItMustBe:
         with pytest.raises(StoreUnreadable):
             rows_of(self.view(harness, plan, lie), plan)
 
-    def test_it_leaves_out_what_is_no_body(self, harness: BrokerHarness, plan: TurnPlan) -> None:
+    def test_an_answer_that_omits_more_than_a_body_is_rejected(self, harness: BrokerHarness, plan: TurnPlan) -> None:
         def swell(of: FileKind, told: Segment) -> Segment:
             if of != FileKind.RECORD:
                 return told
@@ -183,14 +185,14 @@ class TestWhatIsNotAsItMustBe:
         with pytest.raises(StoreUnreadable, match="more of a record"):
             rows_of(self.view(harness, plan, swell), plan)
 
-    def test_what_was_not_fetched_is_no_row(self, harness: BrokerHarness, plan: TurnPlan) -> None:
+    def test_rows_that_were_not_fetched_are_unreadable(self, harness: BrokerHarness, plan: TurnPlan) -> None:
         view = self.view(harness, plan, lambda _, told: told)
         view.need = lambda *_: None  # type: ignore[method-assign, assignment, misc]
         with pytest.raises(StoreUnreadable):
             staging.read_index(view, 0, 3, write_ms=0, turn=1)
 
 
-class TestTheBrokersSide:
+class TestReadRequests:
     def ask(self, harness: BrokerHarness, kind: str, ranges: list[tuple[int, int]], **fields: Any) -> Any:
         raw = np.array(ranges, RANGE).tobytes() if ranges else b""
         named = {"epoch": harness.broker.timer.turns.epoch, "turn": 1, "kind": kind, "name": TIMER_QUEUE, **fields}
@@ -203,7 +205,7 @@ class TestTheBrokersSide:
         harness.advance(1000)
         assert model.plan() is not None
 
-    def test_a_turn_that_is_over(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_requests_of_another_turn_are_stale(self, harness: BrokerHarness, model: PipelineModel) -> None:
         assert self.ask(harness, "queue", [(0, 20)]).code == ResponseCode.SUCCESS
         for fields in ({"turn": 0}, {"turn": 2}, {"epoch": 1}):
             answer = self.ask(harness, "queue", [(0, 20)], **fields)
@@ -232,7 +234,7 @@ class TestTheBrokersSide:
             ("queue", [(0, 20)] * 5000, "are not up to"),
         ],
     )
-    def test_what_is_out_of_reach(
+    def test_ranges_out_of_reach_are_rejected(
         self, harness: BrokerHarness, kind: str, ranges: list[tuple[int, int]], why: str
     ) -> None:
         answer = self.ask(harness, kind, ranges)
@@ -244,10 +246,10 @@ class TestTheBrokersSide:
         "name",
         ["", "x", "x/y", "T/0", "evil/0", "../evil/0", "../../../evil/0", "/evil/0", "\0/0", "evil\0/0", "link/0"],
     )
-    def test_names_of_other_folders(
+    def test_names_of_other_folders_are_rejected(
         self, harness: BrokerHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, name: str
     ) -> None:
-        """Neither other stores, nor other queues of this one."""
+        """Neither other stores nor other queues of this store can be read."""
         queues = harness.broker.paths.consume_queue("T", 0).parent.parent
         for folder in (tmp_path / "evil" / "0", queues.parent / "evil" / "0", queues / "evil" / "0"):
             folder.mkdir(parents=True)
@@ -260,7 +262,7 @@ class TestTheBrokersSide:
         assert b"SECRET" not in bytes(answer.body)
         assert not [record for record in caplog.records if record.exc_info]
 
-    def test_records_that_have_expired(self, harness: BrokerHarness) -> None:
+    def test_expired_records_are_reported_as_moved(self, harness: BrokerHarness) -> None:
         for _ in range(300):  # they fill the first log file
             harness.submit(harness.send_command("Other", bytes(4000)))
         harness.tick()
@@ -271,8 +273,8 @@ class TestTheBrokersSide:
         harness.broker.pipeline.reader = PortionReader(harness.broker.paths.root, store_sizes(harness.broker.settings))
         assert self.ask(harness, "record", [(0, 100)]).code == ResponseCode.PULL_OFFSET_MOVED
 
-    def test_a_turn_that_is_planned_anew(self, harness: BrokerHarness, model: PipelineModel) -> None:
-        """The next lease has the same turn, over files that were not there when it was planned first."""
+    def test_a_turn_that_is_planned_again_reads_new_files(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        """The next lease has the same turn, over files that did not exist when the turn was planned first."""
         assert model.plan() is not None
         assert self.ask(harness, "queue", [(0, 20)]).code == ResponseCode.SUCCESS
         for _ in range(400):  # they begin another file of the timer queue
@@ -284,14 +286,14 @@ class TestTheBrokersSide:
         last = [(20 * (plan.index_to - 1), 20)]
         assert self.ask(harness, "queue", last, epoch=plan.epoch).code == ResponseCode.SUCCESS
 
-    def test_an_answer_is_bounded(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_the_size_of_an_answer_is_limited(self, harness: BrokerHarness, model: PipelineModel) -> None:
         answer = self.ask(harness, "wheel", [(0, 32)] * 4096)
         assert (int(answer.ext["count"]), len(answer.body)) == (4096, 4096 * 32)
         answer = self.ask(harness, "wheel", [(0, 3000)] * 4096)
         assert len(answer.body) <= 1 << 20
         assert int(answer.ext["count"]) == (1 << 20) // 3000
 
-    def test_it_does_not_wait_for_other_work_on_the_loop(self, tmp_path: Path) -> None:
+    def test_a_request_is_read_off_the_loop_and_may_time_out(self, tmp_path: Path) -> None:
         held = HeldWorker()
         with BrokerHarness(tmp_path, background=held, worker=InlineWorker()) as harness:
             model = PipelineModel(harness)
@@ -317,8 +319,8 @@ class TestTheBrokersSide:
         return Command(code=RequestCode.WMQ_PIPELINE_READ, ext=ext, body=np.array(ranges, RANGE).tobytes())
 
 
-def test_only_what_is_on_disk(tmp_path: Path) -> None:
-    """Sent and not flushed: neither its record nor the unit that names it."""
+def test_only_flushed_records_and_units_are_sent(tmp_path: Path) -> None:
+    """After a send without a flush, neither the record nor its unit can be read."""
     with BrokerHarness(tmp_path, worker=HeldWorker(), background=InlineWorker()) as harness:
         model = PipelineModel(harness)
         model.open()
@@ -338,7 +340,7 @@ def test_only_what_is_on_disk(tmp_path: Path) -> None:
             view.need(FileKind.RECORD, start, np.array([log.end]) - start)
 
 
-def test_units_that_are_not_on_disk(tmp_path: Path) -> None:
+def test_units_that_are_not_on_disk_are_rejected(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path) as harness:
         model = PipelineModel(harness)
         model.open()
@@ -351,25 +353,25 @@ def test_units_that_are_not_on_disk(tmp_path: Path) -> None:
             read_portion(view, FileKind.CHAIN, "", newest, OnDisk(1 << 20, 0))
 
 
-class TestWhichStoreItIs:
+class TestStoreIdentity:
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Path]:
         (tmp_path / "store").mkdir()
         (tmp_path / "store" / "lock").write_bytes(b"lock")
         yield tmp_path / "store"
 
-    def test_it_is_the_brokers(self, store: Path) -> None:
+    def test_the_store_of_the_broker_is_recognized(self, store: Path) -> None:
         identity = SimulatedDisk().identity(store / "lock")
         assert sees_store(store, identity)
         assert sees_store(store.parent / "." / "store", identity)
 
-    def test_it_is_another(self, store: Path) -> None:
+    def test_another_store_is_rejected(self, store: Path) -> None:
         identity = SimulatedDisk().identity(store / "lock")
         (store / "lock").rename(store / "old")
         assert not sees_store(store, identity)
         (store / "lock").write_bytes((store / "old").read_bytes())
         assert not sees_store(store, identity)
 
-    def test_there_is_none(self, tmp_path: Path) -> None:
+    def test_a_missing_store_is_rejected(self, tmp_path: Path) -> None:
         assert not sees_store(tmp_path / "store", SimulatedDisk().identity(tmp_path / "store" / "lock"))
         assert not sees_store(tmp_path, "1-2-3")
