@@ -1,4 +1,4 @@
-"""Expressions: what a wrong one is told, and how large one may be. What they mean is held to Apache in tests/golden."""
+"""Errors and limits of filter expressions. tests/golden compares the meaning of expressions with Apache."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from wheelmq.filter.values import EvaluationError, Long, compare
         ("a = 1e309", "1e309 is no Double other than 0"),
     ],
 )
-def test_a_wrong_expression_is_told_why(text: str, told: str) -> None:
-    for _ in range(2):  # anew, and from the cache
+def test_the_error_of_a_wrong_expression_names_the_reason(text: str, told: str) -> None:
+    for _ in range(2):  # parsed once, then read from the cache
         with pytest.raises(ExpressionError) as rejection:
             parse(text)
         assert str(rejection.value).startswith(told)
 
 
-def test_an_expression_is_read_once() -> None:
+def test_an_expression_is_parsed_only_once() -> None:
     assert parse("read = 'once'") is parse("read = 'once'")
 
 
-def test_the_longest_expression_is_read_and_no_longer_one() -> None:
+def test_the_longest_expression_is_parsed_and_a_longer_one_rejected() -> None:
     text = "a = 5" + " OR a = 5" * ((CHARS_MAX - 5) // 9)
     text += " " * (CHARS_MAX - len(text))
     assert parse(text).matches({"a": "5"})
@@ -56,7 +56,7 @@ def test_the_longest_expression_is_read_and_no_longer_one() -> None:
 
 
 @pytest.mark.parametrize(("before", "behind"), [("NOT ", "TRUE"), ("-", "5 = 5"), ("TRUE OR (FALSE OR ", "a")])
-def test_an_expression_nests_so_deep_and_no_deeper(before: str, behind: str) -> None:
+def test_the_nesting_of_an_expression_is_limited(before: str, behind: str) -> None:
     closed = ")" if "(" in before else ""
 
     def nested(count: int) -> str:
@@ -67,13 +67,13 @@ def test_an_expression_nests_so_deep_and_no_deeper(before: str, behind: str) -> 
         parse(nested(DEPTH_MAX + 1))
 
 
-def test_parentheses_alone_are_no_depth() -> None:
+def test_parentheses_alone_do_not_count_as_nesting() -> None:
     assert parse("(" * BRACKETS_MAX + "a = 5" + ")" * BRACKETS_MAX).matches({"a": "5"})
 
 
 @pytest.mark.parametrize("text", ["(" * 16_000, "-" * CHARS_MAX, "NOT " * 4000 + "TRUE", "- -" * 5000, "--\n" * 5000])
-def test_a_text_that_goes_on_and_on_is_refused_soon(text: str) -> None:
-    """The parser stops at the bound, and looks for no line end from each sign."""
+def test_a_repetitive_text_is_rejected_quickly(text: str) -> None:
+    """The parser stops at the limit, and does not search for a line end from each sign."""
     began_s = time.process_time()
     with pytest.raises(ExpressionError):
         parse(text)
@@ -93,11 +93,11 @@ def test_a_text_that_goes_on_and_on_is_refused_soon(text: str) -> None:
         ("a = '-- \n'", "-- \n"),
     ],
 )
-def test_comments(text: str, value: str) -> None:
+def test_comments_are_ignored(text: str, value: str) -> None:
     assert parse(text).matches({"a": value}) and not parse(text).matches({"a": "4"})
 
 
-def test_an_error_shows_a_part_of_a_long_text() -> None:
+def test_an_error_shows_only_a_part_of_a_long_text() -> None:
     with pytest.raises(ExpressionError) as caught:
         parse("a IN (" + "c" * 10_000 + ")")
     assert len(str(caught.value)) < 400
@@ -113,12 +113,12 @@ values = st.text("05.-+eEdLxNaIfinty \ud83d語", max_size=8)
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=14), st.sampled_from(("", " ")), values, values)
-def test_whatever_is_written_is_read_or_refused(words: list[str], between: str, a: str, b: str) -> None:
+def test_any_text_is_evaluated_or_rejected(words: list[str], between: str, a: str, b: str) -> None:
     with contextlib.suppress(ExpressionError, EvaluationError):
         assert parse(between.join(words)).evaluate({"a": a, "b": b}) in (True, False, None)
 
 
-def test_a_text_is_read_as_the_kind_of_number_beside_it() -> None:
+def test_a_text_is_compared_as_the_kind_of_the_other_number() -> None:
     with pytest.raises(EvaluationError, match="'3000000000' is no whole number of 32 bits"):
         compare("3000000000", 5)
     assert compare("3000000000", Long(5_000_000_000)) < 0

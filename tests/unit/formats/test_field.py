@@ -1,4 +1,4 @@
-"""Every declared layout: what its struct writes, its dtype reads, and the other way round."""
+"""Every declared layout: its struct and its dtype read and write the same bytes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def _plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("layout", SIZES, ids=lambda layout: layout.name)
-def test_size_is_apaches(layout: Layout) -> None:
+def test_struct_and_dtype_have_the_size_of_the_format(layout: Layout) -> None:
     assert layout.size == SIZES[layout] == layout.dtype.itemsize == layout.struct.size
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_struct_and_dtype_say_the_same(layout: Layout, data: st.DataObject) -> None:
+def test_struct_and_dtype_read_and_write_the_same_bytes(layout: Layout, data: st.DataObject) -> None:
     rows = [tuple(data.draw(VALUES[field.type]) for field in layout.fields) for _ in range(2)]
     raw = b"".join(layout.pack(*row) for row in rows)
     read = np.frombuffer(raw, layout.dtype)
@@ -61,7 +61,7 @@ def test_struct_and_dtype_say_the_same(layout: Layout, data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_position_of_a_field_is_where_struct_puts_it(layout: Layout) -> None:
+def test_the_position_of_a_field_is_that_of_the_struct(layout: Layout) -> None:
     for i, field in enumerate(layout.fields):
         zeros = [b"\0\0\0\0" if other.type == "bytes4" else 0 for other in layout.fields]
         marked: list[Any] = list(zeros)
@@ -74,7 +74,7 @@ def test_position_of_a_field_is_where_struct_puts_it(layout: Layout) -> None:
         assert at <= changed.min() and changed.max() == at + size - 1
 
 
-def test_table_names_every_byte_once() -> None:
+def test_the_table_names_every_byte_once() -> None:
     lines = QUEUE_UNIT.table().splitlines()
     assert lines[0] == "| byte | size | field | meaning |"
     cells = [line.strip("| ").split(" | ") for line in lines[2:]]

@@ -1,4 +1,4 @@
-"""What Java makes of texts."""
+"""Texts are read as Java reads them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from wheelmq.formats.java import _cached_hash, java_boolean, java_double, java_h
         ("\ufffd", 0xFFFD),
     ],
 )
-def test_hash_is_javas(text: str, code: int) -> None:
+def test_hashes_are_those_of_java(text: str, code: int) -> None:
     assert java_hash(text) == code
 
 
 @given(st.text(max_size=20))
-def test_hash_follows_its_definition(text: str) -> None:
+def test_hashes_follow_their_definition(text: str) -> None:
     code = 0
     for character in text:
         point = ord(character)
@@ -43,14 +43,14 @@ def test_hash_follows_its_definition(text: str) -> None:
     assert java_hash(text) == code
 
 
-def test_long_texts_are_not_kept() -> None:
-    """Clients choose them: tags of 32 KB in messages, of megabytes in subscriptions."""
+def test_hashes_of_long_texts_are_not_cached() -> None:
+    """Clients choose these texts: tags of 32 KB in messages, of megabytes in subscriptions."""
     kept = _cached_hash.cache_info().currsize
     assert java_hash("x" * 1000) == java_hash("x" * 1000) != java_hash("y" * 1000)
     assert _cached_hash.cache_info().currsize == kept
 
 
-def test_tag_code_of_no_tag_is_zero() -> None:
+def test_the_tag_code_of_no_tag_is_zero() -> None:
     assert tag_code(None) == tag_code("") == 0
     assert tag_code("TagA") == 2598919
 
@@ -86,12 +86,12 @@ def test_tag_code_of_no_tag_is_zero() -> None:
         ("\u00b2", None),  # superscript two is no digit
     ],
 )
-def test_long_is_javas(text: str, value: int | None) -> None:
+def test_longs_are_parsed_as_in_java(text: str, value: int | None) -> None:
     assert java_long(text) == value
 
 
 @given(st.integers(-(1 << 65), 1 << 65))
-def test_long_takes_exactly_64_bits(value: int) -> None:
+def test_a_long_has_exactly_64_bits(value: int) -> None:
     expected = value if -(1 << 63) <= value < 1 << 63 else None
     assert java_long(str(value)) == expected
 
@@ -100,12 +100,12 @@ def test_long_takes_exactly_64_bits(value: int) -> None:
     ("text", "value"),
     [("true", True), ("TRUE", True), ("True", True), ("false", False), ("1", False), (" true", False), (None, False)],
 )
-def test_boolean_is_javas(text: str | None, value: bool) -> None:
+def test_booleans_are_parsed_as_in_java(text: str | None, value: bool) -> None:
     assert java_boolean(text) is value
 
 
 @pytest.mark.parametrize("zeros", [0, 5000])
-def test_a_long_may_have_zeros_before_it(zeros: int) -> None:
+def test_a_long_may_have_leading_zeros(zeros: int) -> None:
     assert java_long("-" + "0" * zeros + "42") == -42
     assert java_long("9" * (zeros + 20)) is None
 
@@ -133,16 +133,16 @@ def test_a_long_may_have_zeros_before_it(zeros: int) -> None:
         ("5L", None),
     ],
 )
-def test_doubles_are_javas(text: str, value: float | None) -> None:
+def test_doubles_are_parsed_as_in_java(text: str, value: float | None) -> None:
     assert java_double(text) == value
 
 
-def test_a_double_may_be_no_number() -> None:
+def test_a_double_may_be_nan() -> None:
     assert math.isnan(java_double("+NaN") or 0)
 
 
-def test_what_is_nearly_a_double_is_seen_through_at_once() -> None:
-    """Anybody's property is read so, in the broker's loop. A second is thousands of times what it takes."""
+def test_a_long_text_that_is_no_double_is_rejected_quickly() -> None:
+    """The broker's loop parses properties of any client. A second is thousands of times the usual duration."""
     began_s = time.process_time()
     assert java_double("1" * 32_000 + "x") is None
     assert time.process_time() - began_s < 1

@@ -1,4 +1,4 @@
-"""Blocks: units, checkpoints, names of folders."""
+"""Blocks: units, checkpoints and folder names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_unit_has_the_24_bytes_of_the_seed() -> None:
     assert BLOCK_UNIT.pack(1, 2, NOON_MS, FLAG_DONE).hex() == "0000000000000001000000020000016d1b0b7a0000000001"
 
 
-def test_a_checkpoint_has_always_the_same_bytes() -> None:
+def test_a_checkpoint_has_its_documented_bytes() -> None:
     assert BLOCK_CHECKPOINT.size == 56
     assert CHECKPOINT.pack(3).hex() == (
         "574d5142"
@@ -47,7 +47,7 @@ def test_a_checkpoint_reads_as_it_was_written(sequence: int, number: int, positi
 
 
 @pytest.mark.parametrize("at", range(BLOCK_CHECKPOINT.size))
-def test_no_byte_of_a_checkpoint_may_change(at: int) -> None:
+def test_any_changed_byte_of_a_checkpoint_is_detected(at: int) -> None:
     raw = bytearray(CHECKPOINT.pack(3))
     raw[at] ^= 0x10
     assert BlockCheckpoint.unpack(raw) is None
@@ -65,7 +65,7 @@ def test_no_byte_of_a_checkpoint_may_change(at: int) -> None:
         (0, 5, "20190910120000"),
     ],
 )
-def test_a_block_is_named_by_when_it_begins(later_s: int, length_s: int, name: str) -> None:
+def test_a_block_is_named_by_its_start_time(later_s: int, length_s: int, name: str) -> None:
     start_ms = Millis(NOON_MS + later_s * 1000)
     assert block_name(start_ms, length_s * 1000) == name
     assert block_start_ms(name) == start_ms
@@ -75,5 +75,5 @@ def test_a_block_is_named_by_when_it_begins(later_s: int, length_s: int, name: s
     "name",
     ["", "2019", "201909101", "20191310", "2019091024", "201909101260", "20190910 1", "-2019091", "２０１９０９１０"],
 )
-def test_other_names(name: str) -> None:
+def test_an_invalid_block_name_has_no_start_time(name: str) -> None:
     assert block_start_ms(name) is None

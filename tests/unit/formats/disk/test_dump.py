@@ -16,7 +16,7 @@ from wheelmq.testing.pipeline_model import PipelineModel
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> StorePaths:
-    """A store with three plain messages, and a timer that was indexed, in log files that each hold about two."""
+    """A store with three plain messages and one indexed timer. Each log file holds about two messages."""
     with BrokerHarness(tmp_path_factory.mktemp("dump"), log_file_bytes=4096) as harness:
         for i in range(3):
             harness.send("T", b"%d" % i + bytes(1200), queue_id=1, properties={props.KEYS: f"k{i}"})
@@ -29,7 +29,7 @@ def rows(path: Path) -> list[Row]:
     return list(dump(path, memoryview(path.read_bytes())))
 
 
-def test_the_log(paths: StorePaths) -> None:
+def test_records_and_blanks_of_the_log_are_printed(paths: StorePaths) -> None:
     first, second = (rows(path) for path in sorted(paths.commit_log.iterdir())[:2])
     assert [row.get("queue_offset") for row in first] == [0, 1, None]
     assert first[0]["topic"] == "T" and first[0]["queue_id"] == 1 and first[0]["body"].startswith("0\0")
@@ -39,7 +39,7 @@ def test_the_log(paths: StorePaths) -> None:
     assert first[2]["at"] + first[2]["blank_bytes"] == second[0]["at"] == 4096
 
 
-def test_a_damaged_log(paths: StorePaths) -> None:
+def test_a_damaged_record_is_printed_as_a_problem(paths: StorePaths) -> None:
     path = sorted(paths.commit_log.iterdir())[0]
     raw = bytearray(path.read_bytes())
     size = rows(path)[0]["size"]
@@ -51,13 +51,13 @@ def test_a_damaged_log(paths: StorePaths) -> None:
     assert "stands at 1" in list(dump(path, memoryview(raw)))[1]["problem"]
 
 
-def test_queues(paths: StorePaths) -> None:
+def test_queue_units_are_printed_with_their_offsets(paths: StorePaths) -> None:
     [path] = paths.consume_queue("T", 1).iterdir()
     found = rows(path)
     assert [row["queue_offset"] for row in found] == [0, 1, 2] and found[1]["at"] == 20 and found[1]["position"] > 1200
 
 
-def test_the_index(paths: StorePaths) -> None:
+def test_units_and_damage_of_the_index_are_printed(paths: StorePaths) -> None:
     [path] = paths.index.iterdir()
     header, *units = rows(path)
     assert header["count"] == len(units) + 1 and [unit["number"] for unit in units] == list(range(1, 8))
@@ -66,7 +66,7 @@ def test_the_index(paths: StorePaths) -> None:
     assert "damaged" in list(dump(path, memoryview(raw)))[1]["problem"]
 
 
-def test_the_timer(paths: StorePaths) -> None:
+def test_the_files_of_the_timer_are_printed(paths: StorePaths) -> None:
     [log_file] = paths.timer_log.iterdir()
     [unit] = rows(log_file)
     assert (unit["at"], unit["size"], unit["previous_position"]) == (0, 52, -1)
@@ -83,12 +83,12 @@ def test_the_timer(paths: StorePaths) -> None:
 
 
 @pytest.mark.parametrize("name", ["config/topics.json", "lock", "commitlog/x", "00000000000000000000"])
-def test_other_files(tmp_path: Path, name: str) -> None:
+def test_an_unknown_file_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnknownFile, match="give one below commitlog"):
         dump(tmp_path / name, memoryview(b"x"))
 
 
-def test_a_topic_that_has_the_name_of_a_folder(tmp_path: Path) -> None:
+def test_a_topic_with_the_name_of_a_folder_is_printed(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path) as harness:
         harness.send("commitlog")
         [path] = harness.broker.paths.consume_queue("commitlog", 0).iterdir()

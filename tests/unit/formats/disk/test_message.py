@@ -1,4 +1,4 @@
-"""The commit log record."""
+"""The record of the commit log."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def shape(request: pytest.FixtureRequest) -> tuple[Message, Host]:
     return SHAPES[request.param]
 
 
-def test_the_bytes_are_apaches() -> None:
+def test_a_record_has_the_bytes_of_apache() -> None:
     raw = encode(a_message())
     properties = b"KEYS\x01k\x02TAGS\x01TagA\x02"
     assert raw == b"".join(
@@ -92,7 +92,7 @@ def test_the_bytes_are_apaches() -> None:
     )
 
 
-def test_round_trip(shape: tuple[Message, Host]) -> None:
+def test_a_record_decodes_to_its_message(shape: tuple[Message, Host]) -> None:
     message, store_host = shape
     raw = encode(message, store_host)
     record = decode_record(b"\xff" * 11 + raw + b"\xff" * 5, 11)
@@ -116,20 +116,20 @@ def test_round_trip(shape: tuple[Message, Host]) -> None:
     assert len(raw) == record_bytes(len(message.topic), len(message.body), len(properties), hosts_bytes=hosts_bytes)
 
 
-def test_the_flags_of_addresses_follow_the_addresses() -> None:
+def test_the_address_flags_follow_the_addresses() -> None:
     message = a_message()
     message.sys_flag = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6 | 1
     assert decode_record(encode(message)).message.sys_flag == 1
 
 
 @pytest.mark.parametrize(("topic_bytes", "magic"), [(1, MAGIC_V1), (127, MAGIC_V1), (128, MAGIC_V2), (255, MAGIC_V2)])
-def test_the_version_follows_the_topic(topic_bytes: int, magic: int) -> None:
+def test_the_version_follows_the_topic_length(topic_bytes: int, magic: int) -> None:
     raw = encode(a_message("x" * topic_bytes))
     assert struct.unpack_from(">I", raw, 4) == (magic,)
     assert decode_record(raw).message.topic == "x" * topic_bytes
 
 
-def test_every_cut_is_no_record(shape: tuple[Message, Host]) -> None:
+def test_a_record_cut_at_any_byte_is_rejected(shape: tuple[Message, Host]) -> None:
     raw = encode(*shape)
     for cut in range(len(raw)):
         for read in (decode_record, stored_properties):
@@ -137,7 +137,7 @@ def test_every_cut_is_no_record(shape: tuple[Message, Host]) -> None:
                 read(raw[:cut])
 
 
-def test_properties_alone_are_those_of_the_record(shape: tuple[Message, Host]) -> None:
+def test_stored_properties_are_those_of_the_record(shape: tuple[Message, Host]) -> None:
     message, store_host = shape
     stored = stored_properties(b"\xff" * 11 + encode(message, store_host) + b"\xff" * 5, 11)
     assert [stored.get(name) for name in ("KEYS", "TAGS", "x")] == [
@@ -146,7 +146,7 @@ def test_properties_alone_are_those_of_the_record(shape: tuple[Message, Host]) -
 
 
 @pytest.mark.parametrize("size", [0, 1, 90, -1, 1 << 30, (1 << 31) - 1])
-def test_a_size_that_lies(size: int) -> None:
+def test_a_wrong_size_is_rejected(size: int) -> None:
     raw = bytearray(encode(a_message()) + bytes(100))
     struct.pack_into(">i", raw, 0, size)
     with pytest.raises(RecordError):
@@ -154,7 +154,7 @@ def test_a_size_that_lies(size: int) -> None:
 
 
 @pytest.mark.parametrize("change", [-1, 1, -4])
-def test_a_size_near_the_right_one(change: int) -> None:
+def test_a_size_near_the_right_one_is_rejected(change: int) -> None:
     raw = bytearray(encode(a_message()) + bytes(100))
     size = struct.unpack_from(">i", raw)[0]
     struct.pack_into(">i", raw, 0, size + change)
@@ -163,7 +163,7 @@ def test_a_size_near_the_right_one(change: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 0xCBD43194, 0xDAA320A8, 0xFFFFFFFF])
-def test_another_magic(magic: int) -> None:
+def test_another_magic_is_rejected(magic: int) -> None:
     raw = bytearray(encode(a_message()))
     struct.pack_into(">I", raw, 4, magic)
     with pytest.raises(RecordError, match="magic"):
@@ -171,7 +171,7 @@ def test_another_magic(magic: int) -> None:
 
 
 @pytest.mark.parametrize("body_bytes", [-1, -(1 << 31), 5, 1 << 20, (1 << 31) - 1])
-def test_a_body_length_that_lies(body_bytes: int) -> None:
+def test_a_wrong_body_length_is_rejected(body_bytes: int) -> None:
     raw = bytearray(encode(a_message()))
     struct.pack_into(">i", raw, 84, body_bytes)
     with pytest.raises(RecordError):
@@ -180,13 +180,13 @@ def test_a_body_length_that_lies(body_bytes: int) -> None:
         stored_properties(raw)
 
 
-def test_a_flipped_bit_in_the_body_shows() -> None:
+def test_a_flipped_bit_in_the_body_is_detected() -> None:
     raw = bytearray(encode(a_message()))
     raw[88] ^= 0x10
     assert not decode_record(raw).body_is_intact
 
 
-def test_zeros_are_no_record() -> None:
+def test_zeros_are_not_a_record() -> None:
     with pytest.raises(RecordError):
         decode_record(bytes(4096))
 
@@ -215,7 +215,9 @@ int32, int64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (
     position=st.integers(0, (1 << 63) - 1),
     queue_offset=st.integers(0, (1 << 63) - 1),
 )
-def test_any_record_comes_back(message: Message, store_host: Host, position: int, queue_offset: int) -> None:
+def test_any_record_decodes_as_it_was_encoded(
+    message: Message, store_host: Host, position: int, queue_offset: int
+) -> None:
     raw = encode(message, store_host, position=position, queue_offset=queue_offset)
     record = decode_record(raw)
     record.message.sys_flag &= ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)
@@ -225,7 +227,7 @@ def test_any_record_comes_back(message: Message, store_host: Host, position: int
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_changed_bytes_are_a_record_or_refused(data: st.DataObject) -> None:
+def test_changed_bytes_are_decoded_or_rejected(data: st.DataObject) -> None:
     raw = bytearray(encode(a_message()))
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from wheelmq.formats.disk import properties as props
 
 
-def apaches(text: str) -> dict[str, str]:
-    """The Java code of 5.3.3, line by line."""
+def apache_parse(text: str) -> dict[str, str]:
+    """Parse as the Java code of 5.3.3 does, line by line."""
     found: dict[str, str] = {}
     index = 0
     while index < len(text):
@@ -46,18 +46,18 @@ def apaches(text: str) -> dict[str, str]:
         (" \x01 \x02", {" ": " "}),
     ],
 )
-def test_parse(text: str, pairs: dict[str, str]) -> None:
-    assert props.parse(text) == pairs == apaches(text)
+def test_a_block_is_parsed_as_by_apache(text: str, pairs: dict[str, str]) -> None:
+    assert props.parse(text) == pairs == apache_parse(text)
 
 
-def test_of_a_name_said_twice_the_last_counts_and_stands_last() -> None:
+def test_the_last_value_of_a_repeated_name_counts_and_comes_last() -> None:
     assert list(props.parse("a\x01x\x02b\x01y\x02a\x01z\x02").items()) == [("b", "y"), ("a", "z")]
     assert list(props.parse("a\x01x\x02b\x01y\x02a\x01\x02").items()) == [("a", "x"), ("b", "y")]
 
 
 @given(st.text(st.sampled_from("ab\x01\x02"), max_size=30))
-def test_parse_is_apaches(text: str) -> None:
-    assert props.parse(text) == apaches(text)
+def test_any_block_is_parsed_as_by_apache(text: str) -> None:
+    assert props.parse(text) == apache_parse(text)
 
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=8)
@@ -65,23 +65,23 @@ values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x
 
 
 @given(st.dictionaries(names, values, max_size=6))
-def test_what_is_written_is_read(pairs: dict[str, str]) -> None:
+def test_encoded_properties_are_parsed_back(pairs: dict[str, str]) -> None:
     raw = props.encode(pairs)
     assert list(props.parse(raw.decode()).items()) == list(pairs.items())
     assert raw == b"".join(f"{name}\x01{value}\x02".encode() for name, value in pairs.items())
 
 
 @given(st.text("ab\x01\x02", max_size=24))
-def test_what_is_looked_for_in_the_stored_form_is_what_is_read(text: str) -> None:
+def test_a_lookup_in_the_stored_form_finds_the_parsed_value(text: str) -> None:
     stored, parsed = props.StoredProperties(text), props.parse(text)
     for name in ("a", "b", "ab", "aa", "ba", "aab"):
         assert stored.get(name) == parsed.get(name)
 
 
-def test_half_a_surrogate_pair_is_written_as_java_writes_it() -> None:
+def test_half_a_surrogate_pair_is_encoded_as_in_java() -> None:
     assert props.encode({"a": "\ud800"}) == b"a\x01?\x02"
 
 
-def test_the_order_in_which_timers_are_asked_for() -> None:
+def test_the_timer_properties_have_their_order_of_precedence() -> None:
     assert props.TIMER_REQUESTS == ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
     assert props.OWN == ("__WMQ_DUE", "__WMQ_ORIGIN")

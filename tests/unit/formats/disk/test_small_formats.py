@@ -31,14 +31,14 @@ STORED_MS = Millis(1_800_000_000_250)
 
 class TestOrigin:
     @given(st.integers(0, (1 << 40) - 1))
-    def test_round_trip(self, index: int) -> None:
+    def test_an_origin_gives_its_index_and_stream_back(self, index: int) -> None:
         origin = timer_origin(index)
         assert origin_index(origin) == index
         assert origin_stream(origin) == TIMER_STREAM
         assert parse_origin(origin_text(origin)) == origin
         assert origin < 1 << 63  # it is kept in signed columns
 
-    def test_text(self) -> None:
+    def test_the_text_of_an_origin_has_16_hex_digits(self) -> None:
         assert origin_text(timer_origin(255)) == "30000000000000FF"
         assert len(props.encode({props.WMQ_ORIGIN: origin_text(timer_origin(1))})) == ORIGIN_PROPERTY_BYTES
 
@@ -57,42 +57,42 @@ class TestOrigin:
             "F0000000000000FF",
         ],
     )
-    def test_no_origin(self, text: str) -> None:
+    def test_an_invalid_text_is_no_origin(self, text: str) -> None:
         assert parse_origin(text) is None
 
     @pytest.mark.parametrize("index", [-1, 1 << 40])
-    def test_an_index_that_does_not_fit(self, index: int) -> None:
+    def test_an_index_out_of_range_fails_an_assertion(self, index: int) -> None:
         with pytest.raises(AssertionError):
             timer_origin(index)
 
 
 class TestMessageId:
-    def test_as_apache_writes_it(self) -> None:
+    def test_a_message_id_has_the_form_of_apache(self) -> None:
         assert offset_message_id(Host(b"\x7f\0\0\1", 10911), LogPosition(198)) == "7F00000100002A9F00000000000000C6"
 
     @pytest.mark.parametrize("host", [Host(b"\x0a\x01\x02\x03", 1), Host(bytes(range(16)), 65535)])
-    def test_round_trip(self, host: Host) -> None:
+    def test_a_message_id_is_parsed_back(self, host: Host) -> None:
         text = offset_message_id(host, LogPosition(1 << 40))
         assert len(text) in (32, 56)
         assert parse_offset_message_id(text) == (host, 1 << 40)
         assert parse_offset_message_id(text.lower()) == (host, 1 << 40)
 
     @pytest.mark.parametrize("text", ["", "7F", "x" * 32, "0" * 31, "0" * 33, "0" * 54, "0" * 58])
-    def test_no_id(self, text: str) -> None:
+    def test_an_invalid_message_id_is_rejected(self, text: str) -> None:
         with pytest.raises(ValueError):
             parse_offset_message_id(text)
 
 
 class TestPaths:
-    def test_names_of_files(self) -> None:
+    def test_a_file_is_named_by_its_start_position(self) -> None:
         assert file_name(1 << 30) == "00000000001073741824"
         assert file_start("00000000001073741824") == 1 << 30
 
     @pytest.mark.parametrize("name", ["", "0", "0" * 21, "0" * 19 + "x", "00000000000000000000.new", "\uff10" * 20])
-    def test_other_names(self, name: str) -> None:
+    def test_an_invalid_file_name_has_no_start_position(self, name: str) -> None:
         assert file_start(name) is None
 
-    def test_the_layout_is_apaches(self) -> None:
+    def test_the_layout_is_that_of_apache(self) -> None:
         paths = StorePaths(Path("/s"))
         assert [str(path) for path in (paths.abort, paths.checkpoint, paths.lock, paths.commit_log)] == [
             "/s/abort",
@@ -119,11 +119,11 @@ class TestSlotTime:
             (501, 100, 500),
         ],
     )
-    def test_values(self, due_ms: int, precision_ms: int, slot_ms: int) -> None:
+    def test_a_due_time_has_its_slot_time(self, due_ms: int, precision_ms: int, slot_ms: int) -> None:
         assert slot_time(Millis(due_ms), precision_ms) == slot_ms
 
     @given(st.integers(1, 1 << 50), st.sampled_from([100, 200, 500, 1000]))
-    def test_it_is_apaches_rule(self, due_ms: int, precision_ms: int) -> None:
+    def test_slot_times_follow_the_rule_of_apache(self, due_ms: int, precision_ms: int) -> None:
         floored = due_ms - precision_ms if due_ms % precision_ms == 0 else due_ms // precision_ms * precision_ms
         assert slot_time(Millis(due_ms), precision_ms) == floored
         assert floored < due_ms <= floored + precision_ms
@@ -149,10 +149,10 @@ class TestDueOf:
             ({props.WMQ_DUE: "-800000005500"}, 1800000005000),
         ],
     )
-    def test_what_counts(self, properties: dict[str, str], due_ms: int) -> None:
+    def test_the_properties_determine_the_due_time(self, properties: dict[str, str], due_ms: int) -> None:
         assert due_of({**self.OUT, **properties}, STORED_MS) == due_ms
 
-    def test_what_cannot_be_read_is_due_when_it_was_stored(self) -> None:
+    def test_a_record_with_an_unreadable_time_is_due_at_its_store_time(self) -> None:
         assert due_of({}, STORED_MS) == STORED_MS
         assert due_of({props.TIMER_OUT_MS: "soon"}, STORED_MS) == STORED_MS
 
@@ -166,18 +166,18 @@ class TestDelayFacts:
         props.WMQ_DUE: "1800000005500",
     }
 
-    def test_a_plain_record(self) -> None:
+    def test_a_plain_record_has_no_delay_facts(self) -> None:
         assert delay_facts("T", 0, self.PARKED, STORED_MS) == NOTHING
 
-    def test_a_parked_record(self) -> None:
+    def test_a_parked_record_has_stream_due_time_and_key(self) -> None:
         facts = delay_facts(TIMER_TOPIC, 0, self.PARKED, STORED_MS)
         assert facts == (TIMER_STREAM, 1800000005500, 0, key_hash("T+K"), False, False)
 
-    def test_a_cancel_of_ours(self) -> None:
+    def test_our_cancel_is_decided(self) -> None:
         facts = delay_facts(TIMER_TOPIC, 0, {**self.PARKED, props.TIMER_DEL_UNIQKEY: "T+K"}, STORED_MS)
         assert (facts.deletes, facts.decided, facts.key_hash) == (True, True, 0)
 
-    def test_a_cancel_of_apaches(self) -> None:
+    def test_a_cancel_of_apache_is_not_decided(self) -> None:
         properties = {**self.PARKED, props.TIMER_DEL_UNIQKEY: "T+K"}
         del properties[props.WMQ_DUE]
         facts = delay_facts(TIMER_TOPIC, 0, properties, STORED_MS)
@@ -190,11 +190,11 @@ class TestDelayFacts:
         assert delay_facts("T", 0, {"a": "b", props.WMQ_ORIGIN: "nonsense"}, STORED_MS).settles == Origin(0)
 
     @pytest.mark.parametrize("missing", [props.UNIQ_KEY, props.REAL_TOPIC])
-    def test_without_a_key_there_is_none(self, missing: str) -> None:
+    def test_a_record_without_a_key_has_no_key_hash(self, missing: str) -> None:
         properties = {name: value for name, value in self.PARKED.items() if name != missing}
         assert delay_facts(TIMER_TOPIC, 0, properties, STORED_MS).key_hash == 0
 
-    def test_key_hash(self) -> None:
+    def test_the_key_hash_is_fnv_1a(self) -> None:
         assert key_hash("") == 0xCBF29CE484222325 - (1 << 64)
         assert key_hash("a") == 0xAF63DC4C8601EC8C - (1 << 64)
         assert key_hash("foobar") == 0x85944171F73967E8 - (1 << 64)

@@ -1,4 +1,4 @@
-"""The snapshot's bytes."""
+"""The bytes of the snapshot."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 @given(snapshots())
 @settings(deadline=None)
-def test_there_and_back(snapshot: Snapshot) -> None:
+def test_a_snapshot_decodes_as_it_was_encoded(snapshot: Snapshot) -> None:
     assert Snapshot.decode(snapshot.encode()) == snapshot
 
 
 @given(snapshots(), st.data())
 @settings(deadline=None)
-def test_what_is_not_whole_is_none(snapshot: Snapshot, data: st.DataObject) -> None:
+def test_a_damaged_snapshot_is_rejected(snapshot: Snapshot, data: st.DataObject) -> None:
     raw = snapshot.encode()
     at = data.draw(st.integers(0, len(raw) - 1))
     flipped = raw[:at] + bytes([raw[at] ^ data.draw(st.integers(1, 255))]) + raw[at + 1 :]
@@ -73,7 +73,7 @@ def test_what_is_not_whole_is_none(snapshot: Snapshot, data: st.DataObject) -> N
             Snapshot.decode(damaged)
 
 
-def test_a_byte_stands_where_the_tables_say() -> None:
+def test_each_field_is_at_its_documented_position() -> None:
     ends = {("topic", 3): QueueOffset(0x0102)}
     raw = Snapshot(
         LogPosition(9),

@@ -1,6 +1,6 @@
-"""Frames: both header types, cut anywhere, and every kind of nonsense.
+"""Frames: both header types, cuts at every byte, and invalid input of every kind.
 
-One table of commands; each is decoded whole, byte by byte, and with more behind it.
+The commands of one table are decoded whole, byte by byte, and with more bytes after them.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ def decode_whole(raw: bytes) -> Command:
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
 @pytest.mark.parametrize("command", COMMANDS, ids=IDS)
 class TestRoundTrip:
-    def test_whole(self, command: Command, binary: bool) -> None:
+    def test_a_whole_frame_decodes_to_its_command(self, command: Command, binary: bool) -> None:
         assert decode_whole(encoded(command, binary)) == command
 
-    def test_cut_at_every_byte(self, command: Command, binary: bool) -> None:
+    def test_a_frame_cut_at_any_byte_is_incomplete(self, command: Command, binary: bool) -> None:
         raw = encoded(command, binary)
         for cut in range(len(raw)):
             assert frame.frame_end(raw[:cut], 0, cut) is None
-            assert frame.frame_end(raw, 0, cut) is None  # the buffer is longer, what is filled is not
+            assert frame.frame_end(raw, 0, cut) is None  # the buffer is longer than its filled part
 
-    def test_among_others(self, command: Command, binary: bool) -> None:
+    def test_a_frame_is_decoded_among_other_bytes(self, command: Command, binary: bool) -> None:
         raw = encoded(command, binary)
         buffer = memoryview(bytearray(b"before" + raw + b"\0\0\0behind"))
         end = frame.frame_end(buffer, 6, len(buffer))
@@ -73,7 +73,7 @@ class TestRoundTrip:
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, -1, -(1 << 31), FRAME_BYTES_MAX + 1, (1 << 31) - 1])
-def test_a_length_that_none_can_have(length: int) -> None:
+def test_an_impossible_length_is_rejected(length: int) -> None:
     raw = struct.pack(">i", length)
     with pytest.raises(FrameError, match="4 to 16777216 are taken"):
         frame.frame_end(raw, 0, 4)
@@ -98,13 +98,13 @@ def test_another_protocol_is_named(first: bytes, expected: str) -> None:
         frame.frame_end(memoryview(b"ab" + first), 2, 2 + len(first))
 
 
-def test_lengths_at_the_bounds() -> None:
+def test_lengths_at_the_limits_are_accepted() -> None:
     assert frame.frame_end(struct.pack(">i", FRAME_BYTES_MAX), 0, 4) is None
     assert frame.frame_end(struct.pack(">ii", 4, 0), 0, 8) == 8
 
 
 @pytest.mark.parametrize("header_bytes", [1, 5, (1 << 24) - 1])
-def test_a_header_longer_than_its_frame(header_bytes: int) -> None:
+def test_a_header_longer_than_its_frame_is_rejected(header_bytes: int) -> None:
     raw = struct.pack(">ii", 4, header_bytes)
     with pytest.raises(FrameError, match="a header of"):
         frame.decode(raw, 0, len(raw))
@@ -117,7 +117,7 @@ def test_a_header_may_not_reach_into_the_next_frame() -> None:
 
 
 @pytest.mark.parametrize("kind", range(2, 256))
-def test_an_unknown_type(kind: int) -> None:
+def test_an_unknown_serialize_type_is_rejected(kind: int) -> None:
     raw = raw_frame(kind, b"{}")
     with pytest.raises(FrameError, match=f"serialize type {kind};"):
         frame.decode(raw, 0, len(raw))
@@ -126,7 +126,7 @@ def test_an_unknown_type(kind: int) -> None:
 @pytest.mark.parametrize(
     ("flag", "is_response", "is_oneway"), [(0, False, False), (1, True, False), (2, False, True), (3, True, True)]
 )
-def test_flags(flag: int, is_response: bool, is_oneway: bool) -> None:
+def test_flags_mark_responses_and_oneway_requests(flag: int, is_response: bool, is_oneway: bool) -> None:
     command = decode_whole(json_frame({"code": 1, "flag": flag}))
     assert (command.is_response, command.is_oneway) == (is_response, is_oneway)
 
@@ -151,11 +151,11 @@ class TestJson:
     def test_a_null_in_ext_is_left_out(self) -> None:
         assert decode_whole(json_frame({"code": 1, "extFields": {"a": None, "b": "x"}})).ext == {"b": "x"}
 
-    def test_nulls_are_defaults(self) -> None:
+    def test_null_fields_have_their_defaults(self) -> None:
         command = decode_whole(json_frame({"code": 1, "extFields": None, "remark": None, "language": None}))
         assert command == Command(code=1, ext={}, remark=None, language="OTHER", version=0)
 
-    def test_of_a_key_said_twice_the_last_counts(self) -> None:
+    def test_the_last_value_of_a_repeated_key_counts(self) -> None:
         raw = json_frame('{"code":1,"code":2,"extFields":{"a":"x","a":"y"},"opaque":3,"opaque":4}')
         command = decode_whole(raw)
         assert (command.code, command.opaque, command.ext) == (2, 4, {"a": "y"})
@@ -164,7 +164,7 @@ class TestJson:
         command = decode_whole(json_frame(' { "opaque" : 9 , "version":1,"code" :\t10\n} '))
         assert (command.code, command.opaque, command.version) == (10, 9, 1)
 
-    def test_what_is_missing_is_zero(self) -> None:
+    def test_missing_fields_are_zero(self) -> None:
         assert decode_whole(json_frame("{}")) == Command(code=0, language="OTHER", version=0)
 
     def test_numbers_may_come_as_texts_and_texts_stay_texts(self) -> None:
@@ -175,7 +175,7 @@ class TestJson:
     def test_unknown_keys_are_ignored(self) -> None:
         assert decode_whole(json_frame({"code": 1, "hashCode": 5, "x": {"y": [1]}})).code == 1
 
-    def test_escapes(self) -> None:
+    def test_escapes_are_decoded(self) -> None:
         raw = json_frame(r'{"code":1,"extFields":{"i":"KEYS\u0001k\u0002","u":"\u00fc\ud83d\ude00\/"}}')
         assert decode_whole(raw).ext == {"i": "KEYS\x01k\x02", "u": "ü\U0001f600/"}
 
@@ -200,19 +200,19 @@ class TestJson:
             '{"code":1,"remark":"\\ud800"}',
         ],
     )
-    def test_no_header(self, text: str) -> None:
+    def test_an_invalid_json_header_is_rejected(self, text: str) -> None:
         with pytest.raises(FrameError, match="JSON header"):
             decode_whole(json_frame(text))
 
-    def test_nested_too_deep(self) -> None:
+    def test_a_header_that_nests_too_deep_is_rejected(self) -> None:
         with pytest.raises(FrameError, match="JSON header"):
             decode_whole(json_frame('{"x":' + "[" * 100_000))
 
-    def test_no_utf8(self) -> None:
+    def test_a_header_with_invalid_utf8_is_rejected(self) -> None:
         with pytest.raises(FrameError, match="JSON header"):
             decode_whole(raw_frame(0, b'{"code":1,"remark":"\xff"}'))
 
-    def test_answers_have_what_every_client_reads(self) -> None:
+    def test_answers_have_the_fields_that_every_client_reads(self) -> None:
         raw = frame.encode(Command(code=0, opaque=5, flag=1, ext={"a": "1"}))
         header = json.loads(raw[8:])
         assert header == {
@@ -238,22 +238,22 @@ class TestBinary:
         return fixed + struct.pack(">i", len(remark)) + remark + struct.pack(">i", len(pairs)) + pairs
 
     @pytest.mark.parametrize(("code", "name"), list(enumerate(frame.LANGUAGES)))
-    def test_languages(self, code: int, name: str) -> None:
+    def test_languages_are_decoded(self, code: int, name: str) -> None:
         assert decode_whole(raw_frame(1, self.header(language=code))).language == name
 
     @pytest.mark.parametrize("code", [-1, 14, 127])
-    def test_a_language_nobody_knows(self, code: int) -> None:
+    def test_an_unknown_language_is_decoded_as_other(self, code: int) -> None:
         assert decode_whole(raw_frame(1, self.header(language=code))).language == "OTHER"
 
     def test_an_empty_remark_is_none(self) -> None:
         assert decode_whole(raw_frame(1, self.header())).remark is None
         assert decode_whole(raw_frame(1, self.header(remark=b"r"))).remark == "r"
 
-    def test_of_a_key_said_twice_the_last_counts(self) -> None:
+    def test_the_last_value_of_a_repeated_key_counts(self) -> None:
         pairs = b"\0\x01a\0\0\0\x01x" + b"\0\x01a\0\0\0\x01y"
         assert decode_whole(raw_frame(1, self.header(pairs=pairs))).ext == {"a": "y"}
 
-    def test_cut_inside_the_header(self) -> None:
+    def test_a_header_cut_at_any_byte_is_rejected(self) -> None:
         whole = self.header(remark=b"remark", pairs=b"\0\x01k\0\0\0\x05value")
         assert decode_whole(raw_frame(1, whole)).ext == {"k": "value"}
         for cut in range(len(whole)):
@@ -262,7 +262,7 @@ class TestBinary:
 
     @pytest.mark.parametrize("size", [-1, -(1 << 31), 100, (1 << 31) - 1])
     @pytest.mark.parametrize("at", [13, 17], ids=["remark", "ext"])
-    def test_a_size_that_lies(self, at: int, size: int) -> None:
+    def test_a_wrong_size_is_rejected(self, at: int, size: int) -> None:
         header = bytearray(self.header())
         header[at : at + 4] = struct.pack(">i", size)
         with pytest.raises(FrameError):
@@ -281,7 +281,7 @@ class TestBinary:
             b"\0\x01k\0\0\0\x01\xff",
         ],
     )
-    def test_pairs_that_lie(self, pairs: bytes) -> None:
+    def test_invalid_pairs_are_rejected(self, pairs: bytes) -> None:
         with pytest.raises(FrameError):
             decode_whole(raw_frame(1, self.header(pairs=pairs)))
 
@@ -302,13 +302,13 @@ commands = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(commands, st.booleans())
-def test_any_command_comes_back(command: Command, binary: bool) -> None:
+def test_any_command_decodes_as_it_was_encoded(command: Command, binary: bool) -> None:
     assert decode_whole(encoded(command, binary)) == command
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=80), st.sampled_from([0, 1]))
-def test_any_bytes_are_a_command_or_refused(header: bytes, kind: int) -> None:
+def test_any_bytes_are_decoded_or_rejected(header: bytes, kind: int) -> None:
     raw = raw_frame(kind, header)
     with contextlib.suppress(FrameError):
         decode_whole(raw)
@@ -316,7 +316,7 @@ def test_any_bytes_are_a_command_or_refused(header: bytes, kind: int) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(COMMANDS), st.booleans(), st.data())
-def test_a_changed_byte_is_a_command_or_refused(command: Command, binary: bool, data: st.DataObject) -> None:
+def test_a_changed_byte_is_decoded_or_rejected(command: Command, binary: bool, data: st.DataObject) -> None:
     raw = bytearray(encoded(command, binary))
     raw[data.draw(st.integers(4, len(raw) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(FrameError):

@@ -1,4 +1,4 @@
-"""Headers: extFields to typed values and back."""
+"""Headers: extFields are converted to typed values and back."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SEND = {
 LETTERS = dict(zip(SEND, "abcdefgh", strict=True))
 
 
-def test_numbers_travel_as_texts() -> None:
+def test_numbers_are_sent_as_texts() -> None:
     header = headers.read(SEND, SendHeader)
     assert (header.queue_id, header.sys_flag, header.born_timestamp) == (-1, 1, 1800000000250)
     assert (header.properties, header.reconsume_times, header.batch, header.max_reconsume_times) == ("", 0, False, None)
 
 
-def test_letters_say_the_same() -> None:
+def test_letters_name_the_same_fields() -> None:
     ext = {LETTERS[name]: value for name, value in SEND.items()}
     assert headers.read_send_v2(ext) == headers.read(SEND, SendHeader)
     ext |= {"i": "p", "j": "3", "k": "true", "l": "16", "m": "true", "n": "broker-a", "zz": "?"}
@@ -35,25 +35,25 @@ def test_letters_say_the_same() -> None:
     assert (header.max_reconsume_times, header.batch) == (16, True)
 
 
-def test_letters_are_no_names_and_names_no_letters() -> None:
+def test_letters_and_names_are_not_interchangeable() -> None:
     with pytest.raises(HeaderError):
         headers.read_send_v2(SEND)
 
 
 @pytest.mark.parametrize("name", sorted(SEND.keys() - {"producerGroup"}))
-def test_a_field_that_must_be_there(name: str) -> None:
+def test_a_missing_required_field_is_rejected(name: str) -> None:
     with pytest.raises(HeaderError, match=f"SendHeader.*{name}"):
         headers.read({key: value for key, value in SEND.items() if key != name}, SendHeader)
 
 
 @pytest.mark.parametrize("value", ["", "x", "1.5", "0x1", "true", " 1"])
-def test_no_number(value: str) -> None:
+def test_an_invalid_number_is_rejected(value: str) -> None:
     with pytest.raises(HeaderError):
         headers.read({**SEND, "queueId": value}, SendHeader)
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False), ("True", True), ("FALSE", False)])
-def test_booleans(text: str, value: bool) -> None:
+def test_booleans_are_read_in_any_case(text: str, value: bool) -> None:
     assert headers.read({**SEND, "unitMode": text}, SendHeader).unit_mode is value
 
 
@@ -61,7 +61,7 @@ def test_unknown_fields_are_ignored() -> None:
     assert headers.read({**SEND, "bname": "b", "ns": "", "oway": "x"}, SendHeader).topic == "T"
 
 
-def test_pull() -> None:
+def test_a_pull_header_has_defaults() -> None:
     ext = {
         "consumerGroup": "g",
         "topic": "T",
@@ -77,12 +77,12 @@ def test_pull() -> None:
     assert header.suspend_timeout_millis == 15000
 
 
-def test_unregister_spells_client_id_in_capitals() -> None:
+def test_the_unregister_header_spells_client_id_in_capitals() -> None:
     header = headers.read({"clientID": "c"}, headers.UnregisterClientHeader)
     assert (header.client_id, header.producer_group, header.consumer_group) == ("c", None, None)
 
 
-def test_texts() -> None:
+def test_values_are_converted_to_texts() -> None:
     assert headers.texts(a=1, b=True, c=False, d=None, e="x", f=-1) == {
         "a": "1",
         "b": "true",
@@ -93,6 +93,6 @@ def test_texts() -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("TRUE", True), ("1", False), ("", False), ("yes", False)])
-def test_a_truth_value_is_read_as_java_reads_it(text: str, value: bool) -> None:
+def test_a_boolean_is_read_as_in_java(text: str, value: bool) -> None:
     header = headers.read({"offset": "1", "group": "g", "delayLevel": "0", "unitMode": text}, headers.SendBackHeader)
     assert header.unit_mode is value

@@ -1,4 +1,4 @@
-"""Maps by queue, in the form that Java writes and the one that is JSON."""
+"""Maps by queue, in the form of Java and in JSON."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ONE = QueueName(topic="T", broker_name="b", queue_id=1)
 
 
 @given(st.dictionaries(QUEUES, st.integers(-1, 1 << 62)))
-def test_what_is_written_is_read(table: dict[QueueName, int]) -> None:
+def test_a_written_table_is_read_back(table: dict[QueueName, int]) -> None:
     raw = queue_tables.write(offsetTable=table)
     assert queue_tables.by_queue(bodies.read(raw, QueueOffsets).texts()) == table
 
 
-def test_the_form_is_javas() -> None:
+def test_a_table_is_written_in_the_form_of_java() -> None:
     assert queue_tables.write(offsetTable={ONE: 7}, more=[1], none=None) == (
         b'{"offsetTable":{{"brokerName":"b","queueId":1,"topic":"T"}:7},"more":[1]}'
     )
 
 
-def test_keys_may_be_texts_and_tables_lists() -> None:
+def test_keys_may_be_texts_and_tables_may_be_lists() -> None:
     for raw in (
         rb'{"offsetTable":{"{\"brokerName\":\"b\",\"queueId\":1,\"topic\":\"T\"}":7}}',
         b'{"offsetTable":[[{"topic":"T","brokerName":"b","queueId":1},7]]}',
@@ -36,7 +36,7 @@ def test_keys_may_be_texts_and_tables_lists() -> None:
 
 
 def test_values_may_be_objects() -> None:
-    """As Apache's broker answers 202 and 208."""
+    """Apache's broker answers requests 202 and 208 in this form."""
     raw = (
         b'{"offsetTable":{{"brokerName":"b","queueId":1,"topic":"T"}:{"lastUpdateTimestamp":3,"maxOffset":9,'
         b'"minOffset":2},{"brokerName":"b","queueId":2,"topic":"T"}:{"lastUpdateTimestamp":0}}}'
@@ -51,6 +51,6 @@ def test_values_may_be_objects() -> None:
 
 
 @pytest.mark.parametrize("key", ["{}", "T", '{"queueId":"x"}'])
-def test_a_key_that_is_no_queue_is_refused(key: str) -> None:
+def test_a_key_that_is_no_queue_is_rejected(key: str) -> None:
     with pytest.raises(BodyError, match="no queue"):
         queue_tables.by_queue({key: 1})
