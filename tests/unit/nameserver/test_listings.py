@@ -1,4 +1,4 @@
-"""What administrators and brokers ask of a name server beside routes."""
+"""Requests of administrators and brokers to a name server, except those for routes."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def listed(names: Harness, code: RequestCode, **fields: object) -> list[str]:
 
 
 class TestTopics:
-    def test_of_a_cluster(self, names: Harness) -> None:
+    def test_the_topics_of_a_cluster_are_listed(self, names: Harness) -> None:
         names.register("T", "U")
         names.register("V", broker="broker-b", clusterName="other")
         assert listed(names, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="c") == ["T", "U"]
         assert listed(names, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="nowhere") == []
 
-    def test_of_the_system(self, names: Harness) -> None:
+    def test_the_names_of_clusters_and_brokers_are_system_topics(self, names: Harness) -> None:
         assert listed(names, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS) == []
         names.register("T")
         answer = names.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
         assert json.loads(answer.body) == {"brokerAddr": "broker-a:10911", "topicList": ["broker-a", "c"]}
 
-    def test_of_units(self, names: Harness) -> None:
+    def test_topics_are_listed_by_their_unit_flags(self, names: Harness) -> None:
         table = {str(flag): TopicConfig(topic_name=str(flag), topic_sys_flag=flag) for flag in range(4)}
         body = bodies.write(Registration(topic_config_serialize_wrapper=TopicConfigTable(topic_config_table=table)))
         fields = {"brokerName": "b", "brokerAddr": "b:1", "clusterName": "c", "haServerAddr": "b:2", "brokerId": 0}
@@ -59,12 +59,12 @@ class TestTopics:
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
         ],
     )
-    def test_not_listed(self, names: Harness, code: RequestCode) -> None:
+    def test_a_disabled_topic_list_is_rejected(self, names: Harness, code: RequestCode) -> None:
         names.settings.enable_topic_list = False
         answer = names.ask(code, cluster="c")
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "disable")
 
-    def test_one_is_registered_alone(self, names: Harness) -> None:
+    def test_a_single_topic_is_registered_only_for_known_brokers(self, names: Harness) -> None:
         def register(*brokers: str) -> None:
             queues = [QueueData(broker_name=name, read_queue_nums=3, write_queue_nums=3, perm=6) for name in brokers]
             body = bodies.write(Route(queue_datas=queues))
@@ -83,7 +83,7 @@ class TestTopics:
 class TestBrokers:
     WHO = {"brokerName": "broker-a", "brokerAddr": "broker-a:10911", "clusterName": "c", "brokerId": 0}
 
-    def test_versions(self, names: Harness) -> None:
+    def test_a_version_query_reports_a_change(self, names: Harness) -> None:
         def changed(counter: int) -> tuple[str, object]:
             body = bodies.write(DataVersion(counter=counter))
             answer = names.ask(RequestCode.QUERY_DATA_VERSION, body, **self.WHO)
@@ -96,7 +96,7 @@ class TestBrokers:
         assert changed(5) == ("true", 4)
 
     @pytest.mark.parametrize("code", [RequestCode.QUERY_DATA_VERSION, RequestCode.BROKER_HEARTBEAT])
-    def test_who_asks_is_alive(self, names: Harness, code: RequestCode) -> None:
+    def test_a_request_keeps_its_broker_alive(self, names: Harness, code: RequestCode) -> None:
         names.register("T")
         for _ in range(3):
             names.clock.advance(90_000)
@@ -107,7 +107,7 @@ class TestBrokers:
         names.server.tick()
         assert names.route("T") is None
 
-    def test_members(self, names: Harness) -> None:
+    def test_the_members_of_a_broker_group_are_listed(self, names: Harness) -> None:
         def addresses(**fields: object) -> object:
             given = {"brokerName": "broker-a", "clusterName": "c", **fields}
             return json.loads(names.ask(RequestCode.GET_BROKER_MEMBER_GROUP, **given).body)["brokerMemberGroup"]

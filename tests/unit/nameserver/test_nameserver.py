@@ -1,4 +1,4 @@
-"""The name server behind its sockets: requests in, answers out."""
+"""Requests to the name server and its answers, without sockets."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ TOPIC = b'T 8 9 6 SINGLE_TAG {"+message.type":"FIFO"}'
 
 
 def packed(version: bytes, topics: list[bytes]) -> bytes:
-    """The parts of a registration that is then compressed."""
+    """Return the parts of a registration, before compression."""
     mapping = b'{"bname":"b","topic":"T"}'
     parts = [version, topics, b"[]", [mapping]]
     raw = b""
@@ -102,7 +102,7 @@ def names(tmp_path: Path, clock: ManualClock, disk: SimulatedDisk) -> Harness:
 
 
 class TestRegistration:
-    def test_a_route_as_clients_read_it(self, names: Harness) -> None:
+    def test_a_route_has_the_form_that_clients_read(self, names: Harness) -> None:
         assert names.register("T").code == 0
         assert names.route() == {
             "brokerDatas": [
@@ -119,11 +119,11 @@ class TestRegistration:
             ],
         }
 
-    def test_an_unknown_topic(self, names: Harness) -> None:
+    def test_an_unknown_topic_has_no_route(self, names: Harness) -> None:
         answer = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
         assert (answer.code, "No topic route info" in (answer.remark or "")) == (17, True)
 
-    def test_a_body_that_was_damaged(self, names: Harness) -> None:
+    def test_a_damaged_registration_is_rejected(self, names: Harness) -> None:
         assert names.register("T", bodyCrc32=5).code == ResponseCode.SYSTEM_ERROR
         assert names.route() is None
         assert names.register("T", bodyCrc32=0).code == 0  # 0: not checked
@@ -131,8 +131,8 @@ class TestRegistration:
     FIELDS: ClassVar = {"brokerName": "b", "brokerAddr": "b:1", "clusterName": "c", "haServerAddr": "", "brokerId": 0}
 
     @pytest.mark.parametrize("said", [True, False])
-    def test_a_compressed_body(self, names: Harness, said: bool) -> None:
-        """As Apache's broker writes it with compressedRegister; one of 5.3.3 does not say so in the header."""
+    def test_a_compressed_registration_is_read(self, names: Harness, said: bool) -> None:
+        """Apache's broker writes this form with compressedRegister. Release 5.3.3 does not name it in the header."""
         body = packed(version=b'{"counter":3,"stateVersion":0,"timestamp":7}', topics=[TOPIC, b"U 1 2 4 MULTI_TAG"])
         answer = names.ask(RequestCode.REGISTER_BROKER, zlib.compress(body, 9), compressed=said, **self.FIELDS)
         assert answer.code == 0, answer.remark
@@ -157,23 +157,23 @@ class TestRegistration:
             (zlib.compress(b"\0\0\0\2{}\0\0\0\1\0\0\0\x09T 1 x 6 S"), "the topic 'T 1 x 6 S'"),
         ],
     )
-    def test_what_is_no_compressed_body(self, names: Harness, body: bytes, told: str) -> None:
+    def test_an_invalid_compressed_registration_is_rejected(self, names: Harness, body: bytes, told: str) -> None:
         answer = names.ask(RequestCode.REGISTER_BROKER, body, compressed=True, **self.FIELDS)
         assert answer.code == 1 and told in str(answer.remark)
         assert json.loads(names.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body)["brokerAddrTable"] == {}
 
-    def test_a_replica_is_told_its_master(self, names: Harness) -> None:
+    def test_a_replica_receives_the_addresses_of_its_master(self, names: Harness) -> None:
         assert names.register("T").ext == {}
         answer = names.register(brokerId=1, brokerAddr="replica:1")
         assert answer.ext == {"masterAddr": "broker-a:10911", "haServerAddr": "broker-a:10912"}
 
-    def test_unregistering(self, names: Harness) -> None:
+    def test_an_unregistered_broker_has_no_routes(self, names: Harness) -> None:
         names.register("T")
         fields = {"brokerName": "broker-a", "brokerAddr": "broker-a:10911", "clusterName": "c", "brokerId": 0}
         assert names.ask(RequestCode.UNREGISTER_BROKER, **fields).code == 0
         assert names.route() is None
 
-    def test_silence(self, names: Harness) -> None:
+    def test_a_silent_broker_expires(self, names: Harness) -> None:
         names.register("T")
         names.register("T", broker="short", heartbeatTimeoutMillis=10_000)
         for _ in range(24):
@@ -185,13 +185,13 @@ class TestRegistration:
         names.server.tick()
         assert names.route() is None
 
-    def test_it_asks_for_its_next_scan(self, names: Harness) -> None:
+    def test_the_name_server_requests_its_next_scan(self, names: Harness) -> None:
         names.server.tick()
         assert names.server.next_tick_ms() == names.settings.scan_interval_ms
         names.clock.advance(names.settings.scan_interval_ms - 1)
         assert names.server.next_tick_ms() == 1
 
-    def test_a_connection_that_closes(self, names: Harness) -> None:
+    def test_a_closed_connection_removes_its_broker(self, names: Harness) -> None:
         connection = FakeConnection(Host(b"\x7f\0\0\1", 2))
         names.register("T", connection=connection)
         names.server.connection_lost(names.client)  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ class TestRegistration:
 
 
 class TestTopics:
-    def test_lists(self, names: Harness) -> None:
+    def test_all_topics_and_clusters_are_listed(self, names: Harness) -> None:
         names.register("T", "U")
         names.register("V", broker="broker-b")
         answer = names.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
@@ -210,7 +210,7 @@ class TestTopics:
         assert clusters["clusterAddrTable"] == {"c": ["broker-a", "broker-b"]}
         assert clusters["brokerAddrTable"]["broker-a"]["brokerAddrs"] == {"0": "broker-a:10911"}
 
-    def test_deleted(self, names: Harness) -> None:
+    def test_a_deleted_topic_has_no_route(self, names: Harness) -> None:
         names.register("T", "U")
         assert names.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T", clusterName="other").code == 0
         assert names.route() is not None
@@ -224,14 +224,14 @@ class TestPermissions:
         assert route is not None
         return int(route["queueDatas"][0]["perm"])  # type: ignore[index]
 
-    def test_wiped_and_given_back(self, names: Harness) -> None:
+    def test_write_permission_is_wiped_and_restored(self, names: Harness) -> None:
         names.register("T", "U")
         assert names.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a").ext == {"wipeTopicCount": "2"}
         assert self.perm(names) == 4
         assert names.ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="broker-a").ext == {"addTopicCount": "2"}
         assert self.perm(names) == 6
 
-    def test_wiped_until_the_topics_change(self, names: Harness) -> None:
+    def test_a_wiped_permission_lasts_until_the_topics_change(self, names: Harness) -> None:
         names.register("T", version=7)
         names.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
         names.register("T", version=7)
@@ -241,7 +241,7 @@ class TestPermissions:
 
 
 class TestKeysAndValues:
-    def test_put_get_delete(self, names: Harness) -> None:
+    def test_a_value_is_stored_returned_and_deleted(self, names: Harness) -> None:
         pair = {"namespace": "n", "key": "k"}
         assert names.ask(RequestCode.GET_KV_CONFIG, **pair).code == ResponseCode.QUERY_NOT_FOUND
         assert names.ask(RequestCode.PUT_KV_CONFIG, value="v", **pair).code == 0
@@ -251,18 +251,18 @@ class TestKeysAndValues:
         assert names.ask(RequestCode.GET_KV_CONFIG, **pair).code == ResponseCode.QUERY_NOT_FOUND
         assert names.ask(RequestCode.DELETE_KV_CONFIG, **pair).code == 0
 
-    def test_no_namespace(self, names: Harness) -> None:
+    def test_an_unknown_namespace_is_not_found(self, names: Harness) -> None:
         assert names.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="n").code == ResponseCode.QUERY_NOT_FOUND
 
-    def test_no_value(self, names: Harness) -> None:
+    def test_a_put_without_a_value_is_rejected(self, names: Harness) -> None:
         assert names.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key="k").code == ResponseCode.SYSTEM_ERROR
 
-    def test_they_are_kept(self, names: Harness) -> None:
+    def test_values_survive_a_restart(self, names: Harness) -> None:
         names.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key="k", value="v:8;w:8")
         again = Harness(names.folder, names.clock, names.disk)
         assert again.ask(RequestCode.GET_KV_CONFIG, namespace="n", key="k").ext == {"value": "v:8;w:8"}
 
-    def test_what_could_not_be_kept_is_not_told(self, names: Harness) -> None:
+    def test_a_value_that_could_not_be_stored_is_not_returned(self, names: Harness) -> None:
         names.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key="k", value="v")
         pair = {"namespace": "n", "key": "k"}
         with mock.patch.object(names.disk, "replace", side_effect=OSError(errno.EIO, "no")):
@@ -270,39 +270,39 @@ class TestKeysAndValues:
             assert names.ask(RequestCode.DELETE_KV_CONFIG, **pair).code == ResponseCode.SYSTEM_ERROR
         assert names.ask(RequestCode.GET_KV_CONFIG, **pair).ext == {"value": "v"}
 
-    def test_ordered_topics(self, names: Harness) -> None:
+    def test_a_route_has_the_order_of_an_ordered_topic(self, names: Harness) -> None:
         names.ask(RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:8")
         answer = names.register("T")
         assert json.loads(answer.body) == {"table": {"T": "broker-a:8"}}
         route = names.route()
         assert route is not None and route["orderTopicConf"] == "broker-a:8"
 
-    def test_the_config(self, names: Harness) -> None:
+    def test_the_configuration_is_returned_sorted(self, names: Harness) -> None:
         lines = names.ask(RequestCode.GET_NAMESRV_CONFIG).body.decode().splitlines()  # type: ignore[union-attr]
         assert "listenPort=9876" in lines and lines == sorted(lines)
 
 
 class TestRequests:
     @pytest.mark.parametrize("code", [0, -1, 10, 25, 902, 1 << 40])
-    def test_a_code_that_nobody_serves(self, names: Harness, code: int) -> None:
+    def test_an_unknown_code_is_rejected(self, names: Harness, code: int) -> None:
         answer = names.ask(code)
         assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
-    def test_oneway_is_never_answered(self, names: Harness) -> None:
+    def test_a_oneway_request_gets_no_answer(self, names: Harness) -> None:
         assert names.ask(RequestCode.GET_NAMESRV_CONFIG, oneway=True).code == -1
 
     @pytest.mark.parametrize("code", [100, 101, 102, 103, 104, 105, 205, 216, 219, 327])
-    def test_fields_that_must_be_there(self, names: Harness, code: int) -> None:
+    def test_a_missing_required_field_is_rejected(self, names: Harness, code: int) -> None:
         assert names.ask(code).code == ResponseCode.SYSTEM_ERROR
 
-    def test_a_body_that_is_none(self, names: Harness) -> None:
+    def test_an_invalid_body_is_rejected(self, names: Harness) -> None:
         fields = {"brokerName": "b", "brokerAddr": "b:1", "clusterName": "c", "haServerAddr": "", "brokerId": 0}
         assert names.ask(RequestCode.REGISTER_BROKER, b"{", **fields).code == ResponseCode.SYSTEM_ERROR
         assert names.ask(RequestCode.REGISTER_BROKER, b"", **fields).code == 0
         assert json.loads(names.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).body) == {"topicList": []}
 
-    def test_a_peer_that_does_not_read_is_served_no_further(self, names: Harness) -> None:
-        """Hundreds of lists of all topics fit into one read: their answers must not pile up."""
+    def test_a_peer_that_does_not_read_is_not_served_further(self, names: Harness) -> None:
+        """One read has room for hundreds of requests for all topics. Their answers must not pile up."""
         requests = [Command(code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, opaque=i) for i in range(3)]
         raw = [frame.encode(request) for request in requests]
         everything = memoryview(b"".join(raw))
@@ -319,7 +319,7 @@ class TestRequests:
             everything, peer.is_full = everything[taken:], False
         assert not everything
 
-    def test_answers_are_not_served(self, names: Harness) -> None:
+    def test_answers_of_a_peer_are_ignored(self, names: Harness) -> None:
         raw = frame.encode(Command(code=0, opaque=5, flag=frame.FLAG_RESPONSE))
         names.server.receive(names.client, memoryview(raw), len(raw))  # type: ignore[arg-type]
         names.client.flush()
@@ -327,18 +327,18 @@ class TestRequests:
 
 
 class TestSettings:
-    def test_they_are_shown_and_changed(self, names: Harness) -> None:
+    def test_settings_are_shown_and_changed(self, names: Harness) -> None:
         assert b"orderMessageEnable=true\n" in names.ask(RequestCode.GET_NAMESRV_CONFIG).body
         assert names.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=false\n").code == ResponseCode.SUCCESS
         assert b"orderMessageEnable=false\n" in names.ask(RequestCode.GET_NAMESRV_CONFIG).body
 
-    def test_a_path_stays(self, names: Harness) -> None:
+    def test_a_path_cannot_be_changed(self, names: Harness) -> None:
         answer = names.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=false\nkvConfigPath=/x\n")
         assert answer.code == ResponseCode.NO_PERMISSION
         assert (answer.remark or "").startswith("kvConfigPath does not change at run time")
         assert names.settings.order_message_enable
 
-    def test_queues_of_messages_in_order(self, names: Harness) -> None:
+    def test_the_order_of_topics_can_be_disabled(self, names: Harness) -> None:
         names.ask(RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
         assert names.register("T").body
         assert b"broker-a:4" in names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T").body
@@ -346,12 +346,12 @@ class TestSettings:
         assert not names.register("T").body
         assert b"broker-a:4" not in names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T").body
 
-    def test_the_list_of_all_topics(self, names: Harness) -> None:
+    def test_the_list_of_all_topics_can_be_disabled(self, names: Harness) -> None:
         names.settings.enable_all_topic_list = False
         answer = names.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "disable")
 
-    def test_no_route_before_brokers_had_time(self, names: Harness) -> None:
+    def test_routes_wait_until_brokers_had_time_to_register(self, names: Harness) -> None:
         names.settings.waits_for_service, names.settings.wait_for_service_seconds = True, 2
         names.register("T")
         names.clock.advance(1999)
@@ -360,7 +360,7 @@ class TestSettings:
         names.clock.advance(1)
         assert names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T").code == ResponseCode.SUCCESS
 
-    def test_topics_that_a_broker_names_no_more(self, names: Harness) -> None:
+    def test_topics_missing_from_a_registration_can_be_removed(self, names: Harness) -> None:
         names.register("T", "U", version=1)
         names.register("U", version=2)
         assert names.route("T") is not None
@@ -368,17 +368,17 @@ class TestSettings:
         names.register("U", version=2)
         assert names.route("T") is None and names.route("U") is not None
 
-    def test_how_often_brokers_are_looked_for(self, names: Harness) -> None:
+    def test_the_scan_interval_can_be_set(self, names: Harness) -> None:
         names.settings.scan_interval_ms = 70
         names.server.tick()
         assert names.server.next_tick_ms() == 70
 
-    def test_where_key_values_are_kept(self, names: Harness) -> None:
+    def test_values_are_stored_at_the_path_of_the_setting(self, names: Harness) -> None:
         names.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key="k", value="v")
         assert b'"v"' in (names.disk.read(names.settings.kv_config_path) or b"")
 
 
-def test_what_a_handler_raises_is_logged_with_the_command(
+def test_an_error_of_a_handler_is_logged_with_the_command(
     names: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def boom(*arguments: object) -> None:
@@ -393,7 +393,7 @@ def test_what_a_handler_raises_is_logged_with_the_command(
 
 
 def test_two_brokers_with_one_name_are_logged(names: Harness, caplog: pytest.LogCaptureFixture) -> None:
-    """Both are told with their next registration, and the log has a line in ten seconds."""
+    """The next registration of each broker reports the other one. The log has one line in ten seconds."""
     one, other = FakeConnection(Host(b"\x7f\0\0\1", 2)), FakeConnection(Host(b"\x7f\0\0\1", 3))
     assert "replacedBrokerAddr" not in names.register("T", connection=one, brokerAddr="10.0.0.1:1").ext
     for _ in range(5):
@@ -406,8 +406,10 @@ def test_two_brokers_with_one_name_are_logged(names: Harness, caplog: pytest.Log
     assert "and 10.0.0.1:1;" in line
 
 
-def test_many_pairs_of_brokers_with_one_name_are_one_line(names: Harness, caplog: pytest.LogCaptureFixture) -> None:
-    """A peer can register any name, and so must not choose how many lines the log has."""
+def test_many_pairs_of_brokers_with_one_name_give_one_log_line(
+    names: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peer can register any name. It must not decide how many lines the log has."""
     one, other = FakeConnection(Host(b"\x7f\0\0\1", 2)), FakeConnection(Host(b"\x7f\0\0\1", 3))
     for i in range(5):
         names.register("T", connection=one, brokerName=f"b{i}", brokerAddr="10.0.0.1:1")

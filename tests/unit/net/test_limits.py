@@ -1,4 +1,4 @@
-"""The bounds of the server shell over real sockets, on the loop of the standard library and on uvloop."""
+"""The limits of the server shell over real sockets, on the standard event loop and on uvloop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from wheelmq.system import open_files
 MIB = 1 << 20
 IS_WHOLE = os.environ.get("CONNECTIONS") == "whole"
 CONNECTIONS = 10_000 if IS_WHOLE else 300
-"""With CONNECTIONS=whole, as many as a broker is to stand."""
+"""With CONNECTIONS=whole, the number of connections that a broker must support."""
 
 Connect = Callable[[], Awaitable[Peer]]
 Play = Callable[[Server, Connect], Awaitable[None]]
@@ -35,7 +35,7 @@ Play = Callable[[Server, Connect], Awaitable[None]]
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def serve(request: pytest.FixtureRequest) -> Callable[..., Server]:
-    """Plays against a server over a core, with as many peers as the play connects; the server afterwards."""
+    """Run a play against a server over a core. The play connects its peers. Returns the server."""
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
 
     def serve(core: FakeCore, play: Play, limit_s: float = LIMIT_S, **limits: Any) -> Server:
@@ -64,12 +64,12 @@ def serve(request: pytest.FixtureRequest) -> Callable[..., Server]:
 
 
 def frame(size: int, fill: bytes = b"x") -> bytes:
-    """A length, and so many bytes."""
+    """Return a length and this number of bytes."""
     return size.to_bytes(4, "big") + (fill * size)[:size]
 
 
 class Frames(FakeCore):
-    """Takes whole frames; answers each by what `answer` makes of it."""
+    """Takes whole frames and answers each with the result of `answer`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,8 +94,8 @@ SIZES = (0, 1, 100, 5000, SMALL_BYTES - 4, SMALL_BYTES, 40_000, RECEIVE_BYTES - 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_frames_of_all_sizes_come_whole_however_they_are_cut(serve: Callable[..., Server], seed: int) -> None:
-    """And those of several peers do not mix in the buffer that they share."""
+def test_frames_of_all_sizes_arrive_whole_however_they_are_cut(serve: Callable[..., Server], seed: int) -> None:
+    """Frames of several peers do not mix in the buffer that they share."""
     core, chance = Frames(), random.Random(seed)
 
     def bodies(fill: bytes) -> Iterator[bytes]:
@@ -119,7 +119,7 @@ def test_frames_of_all_sizes_come_whole_however_they_are_cut(serve: Callable[...
         assert body == (body[:2] * len(body))[: len(body)]
 
 
-def test_a_connection_that_rests_holds_no_buffer(serve: Callable[..., Server]) -> None:
+def test_an_idle_connection_holds_no_buffer(serve: Callable[..., Server]) -> None:
     core = Frames()
 
     async def play(server: Server, connect: Connect) -> None:
@@ -133,7 +133,7 @@ def test_a_connection_that_rests_holds_no_buffer(serve: Callable[..., Server]) -
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
-def test_a_closed_connection_needs_no_collection_of_garbage(serve: Callable[..., Server], is_reset: bool) -> None:
+def test_a_closed_connection_is_freed_without_garbage_collection(serve: Callable[..., Server], is_reset: bool) -> None:
     """A broker with many held pulls collects garbage once per hour. Reconnects must not add up until then."""
     core = Frames()
     core.answer = lambda body: frame(5)
@@ -158,7 +158,7 @@ def test_a_closed_connection_needs_no_collection_of_garbage(serve: Callable[...,
         gc.enable()
 
 
-def test_a_frame_that_is_announced_takes_memory_as_it_comes(serve: Callable[..., Server]) -> None:
+def test_an_announced_frame_takes_memory_only_as_it_arrives(serve: Callable[..., Server]) -> None:
     async def play(server: Server, connect: Connect) -> None:
         _, writer = await connect()
         writer.write((16 * MIB - 4).to_bytes(4, "big") + bytes(100_000))
@@ -169,8 +169,8 @@ def test_a_frame_that_is_announced_takes_memory_as_it_comes(serve: Callable[...,
     serve(Frames(), play)
 
 
-def test_peers_that_never_read_make_room_for_those_that_do(serve: Callable[..., Server]) -> None:
-    """Each asks for megabytes and reads none; what they hold stays below the bound, and others have their answers."""
+def test_peers_that_never_read_are_closed_to_free_memory(serve: Callable[..., Server]) -> None:
+    """Each peer requests megabytes and reads none. Their memory stays below the limit, and others get answers."""
     core, most = Frames(), 0
     core.answer = lambda body: frame(MIB) if body == b"much" else frame(5)
 
@@ -195,11 +195,11 @@ def test_peers_that_never_read_make_room_for_those_that_do(serve: Callable[..., 
 
     bound = 16 * MIB
     found = serve(core, play, bytes_in_flight_max=bound, buffer_bytes_max=4 * MIB)
-    assert found.memory_guard.closed < 12  # no more than had to
+    assert found.memory_guard.closed < 12  # no more than necessary
     assert bound / 4 < most <= bound + 4 * MIB
 
 
-def test_frames_that_never_end_make_room_for_those_that_do(serve: Callable[..., Server]) -> None:
+def test_frames_that_never_end_are_closed_to_free_memory(serve: Callable[..., Server]) -> None:
     core = Frames()
     core.answer = lambda body: frame(5)
 
@@ -217,17 +217,17 @@ def test_frames_that_never_end_make_room_for_those_that_do(serve: Callable[..., 
     assert 0 < found.memory_guard.closed < 12
 
 
-def test_all_rest_while_there_is_too_much_and_go_on(serve: Callable[..., Server]) -> None:
-    """Peers that do read lose nothing."""
+def test_all_reads_pause_above_the_limit_and_continue(serve: Callable[..., Server]) -> None:
+    """Peers that read lose nothing."""
     core, rested = Frames(), False
     core.answer = lambda body: frame(MIB)
 
     async def play(server: Server, connect: Connect) -> None:
-        def look() -> None:
+        def note_rest() -> None:
             nonlocal rested
             rested = rested or server.memory_guard.is_on
 
-        core.on_tick = look
+        core.on_tick = note_rest
         peers = [await connect() for _ in range(6)]
         for _, writer in peers:
             writer.write(frame(4) * 10)
@@ -238,8 +238,8 @@ def test_all_rest_while_there_is_too_much_and_go_on(serve: Callable[..., Server]
     assert rested
 
 
-def test_a_frame_that_waits_for_its_peer_to_read_is_not_slow(serve: Callable[..., Server]) -> None:
-    """Requests lie in the buffer while the answers before them are read, which takes several deadlines."""
+def test_a_frame_is_not_slow_while_its_peer_reads_earlier_answers(serve: Callable[..., Server]) -> None:
+    """Requests wait in the buffer while the peer reads the answers before them. That takes several deadlines."""
     core = Frames()
     core.answer = lambda body: frame(8 * MIB)
 
@@ -258,7 +258,7 @@ def test_a_frame_that_waits_for_its_peer_to_read_is_not_slow(serve: Callable[...
 
 
 class TestIdle:
-    def test_one_that_says_nothing(self, serve: Callable[..., Server]) -> None:
+    def test_a_silent_connection_is_closed(self, serve: Callable[..., Server]) -> None:
         async def play(server: Server, connect: Connect) -> None:
             reader, _ = await connect()
             assert await reader.read() == b""
@@ -266,8 +266,8 @@ class TestIdle:
         found = serve(Frames(), play, idle_s=0.05)
         assert found.figures()["idle_connections"] == 1
 
-    def test_one_that_sends_and_never_reads(self, serve: Callable[..., Server]) -> None:
-        """It sends on, and its connection does not look idle from outside."""
+    def test_a_connection_that_sends_and_never_reads_is_closed(self, serve: Callable[..., Server]) -> None:
+        """The peer continues to send, so its connection does not note_rest idle from outside."""
         core = Frames()
         core.answer = lambda body: frame(16 * MIB)
 
@@ -282,8 +282,8 @@ class TestIdle:
 
         serve(core, play, idle_s=0.1, close_s=0.05)
 
-    def test_one_that_reads_slowly(self, serve: Callable[..., Server]) -> None:
-        """As long as it reads, it may take its time."""
+    def test_a_slow_reader_is_not_closed(self, serve: Callable[..., Server]) -> None:
+        """A peer may be slow while it reads."""
         core = Frames()
         core.answer = lambda body: frame(24 * MIB)
 
@@ -298,8 +298,7 @@ class TestIdle:
 
         serve(core, play, idle_s=0.4)
 
-    def test_a_look_now_and_then(self) -> None:
-        """Closed after four looks at nothing new."""
+    def test_a_connection_is_idle_after_four_checks_without_progress(self) -> None:
 
         async def looks() -> list[bool]:
             connection = ServerConnection(Server(FakeCore()))
@@ -315,10 +314,13 @@ for peer in peers[::2]:
     peer.send(b"x" * 8)
 sys.stdin.read()
 """
-"""Half of them say nothing, half the beginning of a frame. A process of its own: two files for each are too many."""
+"""Half of the peers send nothing, half send the beginning of a frame.
+
+They have their own process, because two files for each connection are too many for one process.
+"""
 
 
-def test_a_crowd_costs_little_and_harms_nobody(serve: Callable[..., Server]) -> None:
+def test_many_idle_connections_cost_little_memory(serve: Callable[..., Server]) -> None:
     core = Frames()
     core.answer = lambda body: frame(5)
     if open_files.connections_possible(CONNECTIONS) < CONNECTIONS:
@@ -342,7 +344,7 @@ def test_a_crowd_costs_little_and_harms_nobody(serve: Callable[..., Server]) -> 
     serve(core, play, limit_s=120.0)
 
 
-def test_one_too_many_is_closed(serve: Callable[..., Server], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_above_the_limit_is_closed(serve: Callable[..., Server], caplog: pytest.LogCaptureFixture) -> None:
     core = Frames()
 
     async def play(server: Server, connect: Connect) -> None:
@@ -357,5 +359,5 @@ def test_one_too_many_is_closed(serve: Callable[..., Server], caplog: pytest.Log
         await until(lambda: len(server.connections) == 1)
 
     assert serve(core, play, connections_max=1).figures()["refused_connections"] == 3
-    assert core.lost == 2  # the core never heard of the other three
+    assert core.lost == 2  # the core never saw the other three
     assert len([record for record in caplog.records if record.name == shell.log.name]) == 1
