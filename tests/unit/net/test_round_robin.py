@@ -1,4 +1,4 @@
-"""Turns of connections over real sockets: how much a round serves, and who waits for the next one."""
+"""Turns of connections over real sockets: the work of one round, and the connections that wait for the next."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Core(Frames):
         return super().end_round()
 
 
-def test_a_client_with_one_request_does_not_wait_for_those_with_many(serve: Callable[..., Server]) -> None:
+def test_a_client_with_one_request_does_not_wait_for_busy_clients(serve: Callable[..., Server]) -> None:
     core = Core()
 
     async def play(server: Server, connect: Connect) -> None:
@@ -82,7 +82,7 @@ def test_a_client_with_one_request_does_not_wait_for_those_with_many(serve: Call
     assert max(core.round_bytes) <= ROUND_BYTES + 2 * ANSWER_BYTES + SHORT_BYTES
 
 
-def test_a_peer_that_reads_nothing_holds_little_more_than_its_bound(serve: Callable[..., Server]) -> None:
+def test_a_peer_that_reads_nothing_holds_little_more_than_its_limit(serve: Callable[..., Server]) -> None:
     core = Core()
 
     async def play(server: Server, connect: Connect) -> None:
@@ -97,7 +97,7 @@ def test_a_peer_that_reads_nothing_holds_little_more_than_its_bound(serve: Calla
     serve(core, play, buffer_bytes_max=1 << 20)
 
 
-def test_a_connection_that_waits_for_its_turn_may_go(serve: Callable[..., Server]) -> None:
+def test_a_connection_may_close_while_it_waits_for_its_turn(serve: Callable[..., Server]) -> None:
     core = Core()
 
     async def play(server: Server, connect: Connect) -> None:
@@ -123,7 +123,7 @@ def blocking_peers(server: Server, count: int) -> Iterator[list[socket.socket]]:
 
 
 def test_reads_that_fill_each_round_do_not_starve_other_connections(serve: Callable[..., Server]) -> None:
-    """Two clients with one request in flight each fill all rounds. A client with many requests and a new one go on."""
+    """Two clients with one request in flight each fill all rounds. A pipelining and a new client get answers."""
     core = Core()
 
     async def play(server: Server, connect: Connect) -> None:
@@ -169,7 +169,7 @@ def test_the_frame_deadline_does_not_run_while_a_connection_waits_for_its_turn(s
     assert serve(core, play, frame_deadline_s=5 * ROUND_S).slow_frames == 0
 
 
-def test_a_frame_that_is_not_whole_has_its_deadline_after_a_turn_that_ended_early(
+def test_an_incomplete_frame_has_its_deadline_after_a_turn_that_ended_early(
     serve: Callable[..., Server],
 ) -> None:
     core = Core()

@@ -1,4 +1,4 @@
-"""The server shell over real sockets: what peers and a core that fails can do to it."""
+"""The server shell over real sockets, with misbehaving peers and a failing core."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT_S = 10.0
 
 
 class FakeCore:
-    """Takes what comes; does what a test tells it to."""
+    """Takes all bytes. A test sets its other behaviour."""
 
     def __init__(self) -> None:
         self.on_bytes: Callable[[ServerConnection, memoryview, int], int] = lambda connection, buffer, end: end
@@ -60,7 +60,7 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def serve(core: FakeCore, play: Callable[[Server, Peer], Awaitable[None]], **settings: Any) -> Server:
-    """Play against a server over `core` with one peer; the server afterwards."""
+    """Play against a server over `core` with one peer. Returns the server."""
 
     async def run() -> Server:
         server = Server(core, limits=Limits(**settings))
@@ -99,7 +99,7 @@ def test_a_peer_that_does_not_read_is_freed_at_the_frame_deadline() -> None:
     assert serve(core, play, frame_deadline_s=0.05, close_s=0.05).slow_frames == 1
 
 
-def test_who_reads_gets_what_was_queued_before_the_close() -> None:
+def test_a_peer_that_reads_gets_the_answers_queued_before_the_close() -> None:
     core = FakeCore()
 
     def answer_and_close(connection: ServerConnection, buffer: memoryview, end: int) -> int:
@@ -117,7 +117,7 @@ def test_who_reads_gets_what_was_queued_before_the_close() -> None:
     serve(core, play)
 
 
-def test_what_cannot_be_served_closes_its_connection() -> None:
+def test_an_error_of_the_core_closes_its_connection() -> None:
     core = FakeCore()
 
     def fail(connection: ServerConnection, buffer: memoryview, end: int) -> int:
@@ -155,7 +155,7 @@ def test_a_header_nested_too_deep_closes_its_connection() -> None:
     assert serve(core, play).bad_frames == 1
 
 
-def test_a_failed_tick_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_tick_is_retried_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "FAILED_TICK_MS", 3_600_000)
     core = FakeCore()
     core.tick_error = ValueError("unforeseen")
@@ -181,7 +181,7 @@ def test_a_failed_tick_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPa
     serve(core, play_on)
 
 
-def test_answers_wait_for_a_peer_to_read_and_then_go_on() -> None:
+def test_answers_wait_for_a_peer_to_read_and_then_continue() -> None:
     core, most = FakeCore(), 0
 
     def answer_a_megabyte_each(connection: ServerConnection, buffer: memoryview, end: int) -> int:
@@ -204,7 +204,7 @@ def test_answers_wait_for_a_peer_to_read_and_then_go_on() -> None:
 
 
 @pytest.mark.parametrize("is_due", [True, False])
-def test_answers_leave_at_the_end_of_a_round_and_a_tick_follows_when_it_is_due(is_due: bool) -> None:
+def test_answers_leave_at_the_end_of_a_round_and_a_due_tick_follows(is_due: bool) -> None:
     core = FakeCore()
     left_before: list[bool] = []
 
@@ -229,7 +229,7 @@ def test_answers_leave_at_the_end_of_a_round_and_a_tick_follows_when_it_is_due(i
     serve(core, play)
 
 
-def test_an_alarm_and_another_thread_make_a_tick_that_no_round_asks_for() -> None:
+def test_an_alarm_or_another_thread_causes_a_tick_without_a_round() -> None:
     core = FakeCore()
     core.is_due = False
 
@@ -245,7 +245,7 @@ def test_an_alarm_and_another_thread_make_a_tick_that_no_round_asks_for() -> Non
     serve(core, play)
 
 
-def test_an_alarm_gives_way_to_an_earlier_one() -> None:
+def test_an_earlier_alarm_replaces_a_later_one() -> None:
     core = FakeCore()
     core.is_due, core.wait_ms = False, 3_600_000
 
@@ -260,7 +260,7 @@ def test_an_alarm_gives_way_to_an_earlier_one() -> None:
     serve(core, play)
 
 
-def test_what_has_its_time_goes_on_while_the_ends_of_rounds_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_ticks_continue_while_the_ends_of_rounds_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "FAILED_TICK_MS", 1)
     core = FakeCore()
     core.is_due, core.round_error = False, ValueError("unforeseen")
@@ -274,8 +274,8 @@ def test_what_has_its_time_goes_on_while_the_ends_of_rounds_fail(monkeypatch: py
     assert serve(core, play).failed_ticks > 0
 
 
-def test_a_peer_that_has_read_what_was_queued_makes_a_tick() -> None:
-    """What waits for its connection to drain is looked at by the tick."""
+def test_a_connection_that_has_drained_causes_a_tick() -> None:
+    """The tick checks the work that waits for a connection to drain."""
     core = FakeCore()
     core.is_due = False
     ticks: list[int] = []
@@ -305,9 +305,7 @@ class TestFailedWrites:
         peer[1].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer[1].transport.abort()
 
-    def test_a_connection_that_is_reset_with_answers_on_the_way_is_logged(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_reset_with_answers_on_the_way_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         core = FakeCore()
 
         def answer(connection: ServerConnection, buffer: memoryview, end: int) -> int:
@@ -328,7 +326,7 @@ class TestFailedWrites:
         (line,) = [text for text in caplog.messages if "answers may not have arrived" in text]
         assert "Last request: code=11 opaque=7; last answer: code=0 opaque=7 flag=1" in line and "remark=FOUND" in line
 
-    def test_an_answer_that_meets_a_reset_connection_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_answer_to_a_reset_connection_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         """The socket takes the first answer. The write of the second one fails."""
         core = FakeCore()
         core.on_bytes = lambda connection, buffer, end: connection.send(self.ANSWER) or end
@@ -347,10 +345,8 @@ class TestFailedWrites:
         serve(core, play)
         assert len([text for text in caplog.messages if "answers may not have arrived" in text]) == 1
 
-    def test_a_connection_that_is_reset_after_its_answers_arrived_is_not(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Each client that is killed ends so. A warning for each would hide those that matter."""
+    def test_a_reset_after_the_answers_arrived_is_not_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Each killed client ends its connection in this way. A warning for each would hide the important ones."""
         core = FakeCore()
         core.on_bytes = lambda connection, buffer, end: connection.send(self.ANSWER) or end
 
@@ -363,7 +359,7 @@ class TestFailedWrites:
         serve(core, play)
         assert caplog.messages == []
 
-    def test_a_write_that_raises_ends_its_connection_alone(
+    def test_a_write_that_raises_closes_only_its_connection(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         core = FakeCore()
@@ -390,7 +386,7 @@ class TestFailedWrites:
         (line,) = [text for text in caplog.messages if "answers may not have arrived" in text]
         assert "no write" in line and "Last request: a send; last answer: code=0 opaque=7" in line
 
-    def test_a_connection_that_ends_in_order_is_not(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_close_in_order_is_not_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         core = FakeCore()
         core.on_bytes = lambda connection, buffer, end: connection.send(self.ANSWER) or end
 
@@ -405,7 +401,7 @@ class TestFailedWrites:
 
 
 class Wrapped:
-    """A transport whose write is another."""
+    """A transport with another write function."""
 
     def __init__(self, transport: asyncio.Transport, write: Callable[[bytes], None]) -> None:
         self._transport = transport

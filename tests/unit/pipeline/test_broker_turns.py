@@ -1,4 +1,4 @@
-"""When the driver gives a query up. The broker is real; the query is one that hangs, which Spark's do not on demand."""
+"""The driver stops a query that hangs. The broker is real. The query is fake, as Spark's do not hang on demand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wheelmq.testing.pipeline_model import PipelineModel
 
 
 class HangingQuery:
-    """It is active until it is stopped, and does nothing."""
+    """A query that is active until it is stopped, and does nothing."""
 
     def __init__(self) -> None:
         self.isActive = True
@@ -33,7 +33,7 @@ class HangingQuery:
 
 
 class Wire:
-    """A link to the broker of a harness, as long as that is not away."""
+    """A link to the broker of a harness. It fails while `is_away` is true."""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self._harness = harness
@@ -46,7 +46,7 @@ class Wire:
 
 
 class Driver:
-    """The turns of the harness' broker, in a step of which nothing but the query is not what it is."""
+    """The turns for the broker of a harness, in a step in which only the query is fake."""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self.said: list[dict[str, Any]] = []
@@ -67,11 +67,11 @@ class Driver:
         turns._renewed_s = harness.clock.monotonic()
 
     def turned(self) -> None:
-        """The query has committed a turn."""
+        """Report that the query has committed a turn."""
         self._turns._turned("turn 1")
 
-    def given_up_after(self, most_s: float) -> float | None:
-        """Let seconds pass until the query is stopped, and tell how many; None when it is not within `most_s`."""
+    def stopped_after(self, most_s: float) -> float | None:
+        """Let time pass until the query is stopped. Returns the seconds, or None after `most_s` without a stop."""
         began_s = self._harness.clock.monotonic()
         while self._harness.clock.monotonic() - began_s <= most_s:
             self._turns._step()
@@ -96,44 +96,46 @@ def lose_to_another(harness: BrokerHarness) -> None:
 
 
 @pytest.mark.parametrize("over", [restart, lose_to_another])
-def test_its_lease_is_over(harness: BrokerHarness, driver: Driver, over: Callable[[BrokerHarness], None]) -> None:
+def test_a_query_is_stopped_when_its_lease_is_over(
+    harness: BrokerHarness, driver: Driver, over: Callable[[BrokerHarness], None]
+) -> None:
     over(harness)
-    after_s = driver.given_up_after(QUIET_S)
+    after_s = driver.stopped_after(QUIET_S)
     assert after_s is not None and after_s <= RENEW_S + 0.1
     assert "given up: " in driver.said[-1]["why"] and "STALE" in driver.said[-1]["why"]
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-def test_nothing_is_heard_of_its_turn(driver: Driver, is_away: bool) -> None:
-    """The broker says so, or does not answer."""
+def test_a_query_without_progress_is_stopped(driver: Driver, is_away: bool) -> None:
+    """The broker reports no progress, or it does not answer."""
     driver.wire.is_away = is_away
-    assert driver.given_up_after(QUIET_S + 2 * RENEW_S) is None, "the first turn of all has more time"
+    assert driver.stopped_after(QUIET_S + 2 * RENEW_S) is None, "the first turn of all has more time"
     driver.turned()
-    assert driver.given_up_after(2 * RENEW_S) is not None
+    assert driver.stopped_after(2 * RENEW_S) is not None
     assert "given up: nothing was heard of its turn" in driver.said[-1]["why"]
 
 
-def test_a_broker_that_was_away_for_a_moment(driver: Driver) -> None:
+def test_a_broker_that_is_away_for_a_moment_stops_no_query(driver: Driver) -> None:
     driver.turned()
     for _ in range(3):
         driver.wire.is_away = True
-        assert driver.given_up_after(QUIET_S - 2 * RENEW_S) is None
+        assert driver.stopped_after(QUIET_S - 2 * RENEW_S) is None
         driver.wire.is_away = False
         driver._harness.broker.pipeline.note_progress()
-        assert driver.given_up_after(RENEW_S) is None
+        assert driver.stopped_after(RENEW_S) is None
 
 
 STOP_S = float(SETTINGS["spark.sql.streaming.stopTimeout"].removesuffix("s"))
 ANSWER_S = 0.01
-"""Time that a broker takes to answer the supervisor. The looks are a little more than LOOK_S apart."""
+"""Time that a broker takes to answer the supervisor. Checks are a little more than LOOK_S apart."""
 
 
-def test_a_query_that_stops_slowly_after_a_restart_of_its_broker(harness: BrokerHarness, driver: Driver) -> None:
+def test_a_query_may_stop_slowly_after_a_restart_of_its_broker(harness: BrokerHarness, driver: Driver) -> None:
     """The supervisor must not kill a driver that waits for Spark's stopTimeout."""
     progress, clock = Progress("driver"), harness.clock
     turning, verdicts, next_look_s = {"broker"}, list[str | None](), 0.0
 
-    def look() -> None:
+    def check_progress() -> None:
         nonlocal next_look_s
         now_s = clock.monotonic()
         if now_s < next_look_s:
@@ -145,18 +147,18 @@ def test_a_query_that_stops_slowly_after_a_restart_of_its_broker(harness: Broker
     def stop() -> None:
         for _ in range(round(STOP_S * 100)):
             clock.advance(10)
-            look()
+            check_progress()
 
     driver.turned()
     driver.query.while_it_stops = stop
     driver._turns._step()  # renews the lease: the next renewal is RENEW_S away, the worst case
     restart(harness)
     while driver.query.isActive:
-        look()
+        check_progress()
         clock.advance(10)
         if round(clock.monotonic() * 1000) % round(1000 * POLL_S) == 0:
             driver._turns._step()
-    turning.clear()  # as the supervisor does once the driver has said that the query ended
-    look()
+    turning.clear()  # as the supervisor does once the driver has reported the end of the query
+    check_progress()
     assert len(verdicts) > STOP_S / LOOK_S and set(verdicts) == {None}
     assert "given up: " in driver.said[-1]["why"]

@@ -1,4 +1,4 @@
-"""Which brokers are served, and what is told of name servers."""
+"""The brokers that are served, and reports about name servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wheelmq.system.clock import SystemClock
 
 
 class NameServer:
-    """A link to one that knows no broker, or does not answer."""
+    """A link to a name server that knows no broker or does not answer."""
 
     def __init__(self) -> None:
         self.problem = ""
@@ -28,10 +28,10 @@ class NameServer:
         return Command(code=ResponseCode.SUCCESS, body=b'{"brokerAddrTable":{},"clusterAddrTable":{}}')
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
-def test_it_is_told_when_name_servers_answer_no_more_and_when_one_does_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_failure_and_the_recovery_of_name_servers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[str, Any]] = []
     monkeypatch.setattr(module, "LOOK_S", 0.0)
     serving = Serving((), (), cast(Any, None), lambda what, **more: said.append((what, more["why"])))
@@ -44,7 +44,7 @@ def test_it_is_told_when_name_servers_answer_no_more_and_when_one_does_again(mon
     assert said == [("name servers", "refused"), ("name servers", None)]
 
 
-def test_what_the_supervisor_makes_of_it(tmp_path: Path) -> None:
+def test_the_supervisor_prints_the_reports_about_name_servers(tmp_path: Path) -> None:
     told: list[str] = []
     supervisor = PipelineSupervisor([], tmp_path, clock=SystemClock(), on_change=told.append, namesrv=["here:1"])
     for why in ("here:1 refused", None):

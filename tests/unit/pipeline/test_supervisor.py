@@ -1,4 +1,4 @@
-"""A driver that hangs is ended and started again, and one that makes progress is not."""
+"""The supervisor replaces a driver that hangs, and leaves one that makes progress."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ HELD = TurnProgress(is_held=True, holder="p", quiet_ms=0, turn=1)
 LAPSED = HELD._replace(is_held=False)
 
 
-class Look:
-    """Looks at a driver every LOOK_S seconds."""
+class ProgressCheck:
+    """Checks a driver every LOOK_S seconds."""
 
     def __init__(self, turning: tuple[str, ...] = ("a",)) -> None:
         self.progress = Progress("p")
@@ -52,7 +52,7 @@ class Look:
         self.has_session = True
 
     def hangs_after(self, most_s: float, **answers: TurnProgress | None) -> float | None:
-        """After how many seconds of these answers the driver hangs; None when it does not within `most_s`."""
+        """Return the seconds of these answers after which the driver hangs; None if it does not within `most_s`."""
         began_s = self.now_s
         while self.now_s - began_s <= most_s:
             self.now_s += LOOK_S
@@ -62,66 +62,66 @@ class Look:
 
 
 class TestProgress:
-    def test_a_lease_that_is_renewed_is_progress(self) -> None:
-        assert Look().hangs_after(3600, a=HELD) is None
+    def test_a_renewed_lease_is_progress(self) -> None:
+        assert ProgressCheck().hangs_after(3600, a=HELD) is None
 
-    def test_a_lease_that_nobody_renews(self) -> None:
-        look = Look()
+    def test_a_driver_whose_lease_lapses_hangs(self) -> None:
+        look = ProgressCheck()
         assert look.hangs_after(30, a=HELD) is None
         after_s = look.hangs_after(60, a=LAPSED)
         assert after_s is not None and LAPSED_S < after_s <= LAPSED_S + 2 * LOOK_S
 
     def test_a_driver_that_starts_its_query_has_more_time(self) -> None:
-        look = Look(turning=())
+        look = ProgressCheck(turning=())
         assert look.hangs_after(OPENING_S - LOOK_S, a=LAPSED) is None
         assert look.hangs_after(3 * LOOK_S, a=LAPSED) is not None
 
-    def test_a_query_that_has_just_started_has_the_whole_time(self) -> None:
-        """The driver did not renew while Spark planned the query: that is not its silence."""
-        look = Look(turning=())
+    def test_a_query_that_has_just_started_has_the_full_time(self) -> None:
+        """The driver did not renew while Spark planned the query. That time does not count."""
+        look = ProgressCheck(turning=())
         assert look.hangs_after(OPENING_S - LOOK_S, a=LAPSED) is None
         look.turning = {"a"}
         after_s = look.hangs_after(60, a=LAPSED)
         assert after_s is not None and after_s > LAPSED_S
 
-    def test_a_moment_without_a_lease_is_none(self) -> None:
-        look = Look()
+    def test_a_moment_without_a_lease_is_no_hanging_driver(self) -> None:
+        look = ProgressCheck()
         for _ in range(20):
             assert look.hangs_after(LAPSED_S - 2 * LOOK_S, a=LAPSED) is None
             assert look.hangs_after(LOOK_S, a=HELD) is None
 
-    def test_a_broker_that_does_not_answer_is_no_hanging_driver(self) -> None:
-        look = Look()
+    def test_a_broker_without_an_answer_is_no_hanging_driver(self) -> None:
+        look = ProgressCheck()
         assert look.hangs_after(3600, a=None) is None
         for _ in range(20):
             assert look.hangs_after(LAPSED_S - 2 * LOOK_S, a=LAPSED) is None
             assert look.hangs_after(LOOK_S, a=None) is None
 
-    def test_another_pipeline_that_has_the_lease_is_no_hanging_driver(self) -> None:
-        assert Look(turning=()).hangs_after(3600, a=HELD._replace(holder="other", quiet_ms=10**9)) is None
+    def test_a_lease_of_another_pipeline_is_no_hanging_driver(self) -> None:
+        assert ProgressCheck(turning=()).hangs_after(3600, a=HELD._replace(holder="other", quiet_ms=10**9)) is None
 
-    def test_turns_of_which_nothing_is_heard(self) -> None:
-        look = Look()
+    def test_a_driver_whose_turns_make_no_progress_hangs(self) -> None:
+        look = ProgressCheck()
         assert look.hangs_after(10, a=HELD._replace(quiet_ms=int(QUIET_S * 1000))) is None
         assert look.hangs_after(10, a=HELD._replace(quiet_ms=int(QUIET_S * 1000) + 1)) == LOOK_S
 
-    def test_spark_that_does_not_start(self) -> None:
-        look = Look(turning=())
+    def test_a_driver_without_a_spark_session_hangs(self) -> None:
+        look = ProgressCheck(turning=())
         look.has_session = False
         after_s = look.hangs_after(2 * START_S, a=LAPSED)
         assert after_s is not None and START_S < after_s <= START_S + 2 * LOOK_S
 
     def test_a_suspended_machine_ends_no_driver(self) -> None:
-        """Whatever the brokers answer after it, the driver has as long as ever."""
-        look = Look()
+        """After a suspension the driver has the full time, whatever the brokers answer."""
+        look = ProgressCheck()
         assert look.hangs_after(LAPSED_S - LOOK_S, a=LAPSED) is None
         for pause_s in (GAP_S + 1, 3600, 86_400 * 30):
             look.now_s += pause_s
             assert look.hangs_after(LAPSED_S - LOOK_S, a=LAPSED) is None
             assert look.hangs_after(LOOK_S, a=HELD) is None
 
-    def test_hanging_again_and_again_takes_ever_longer_until_a_turn_is_committed(self) -> None:
-        look = Look()
+    def test_the_limit_doubles_with_each_hang_until_a_turn_is_committed(self) -> None:
+        look = ProgressCheck()
         times = []
         for _ in range(DOUBLINGS_MAX + 3):
             after_s = look.hangs_after(10_000, a=LAPSED)
@@ -133,11 +133,11 @@ class TestProgress:
         assert look.hangs_after(10_000, a=LAPSED) == times[0]
 
     def test_one_broker_of_many_has_more_time(self) -> None:
-        look = Look(turning=("a", "b"))
+        look = ProgressCheck(turning=("a", "b"))
         assert look.hangs_after(ONE_OF_MANY * LAPSED_S - LOOK_S, a=LAPSED, b=HELD) is None
         assert look.hangs_after(3 * LOOK_S, a=LAPSED, b=HELD) is not None
 
-    def test_what_a_broker_answers(self, harness: BrokerHarness) -> None:
+    def test_the_answer_of_a_broker_is_parsed(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness, "p")
         model.open()
         harness.advance(300)
@@ -156,7 +156,7 @@ while True:
     pathlib.Path(sys.argv[1]).touch()  # renew the lease
     time.sleep(0.01)
 """
-"""A driver with a child in a group of its own, as the JVM is."""
+"""A driver with a child in a process group of its own, like the JVM."""
 
 
 @asynccontextmanager
@@ -186,7 +186,7 @@ async def watched_driver(
 
 @pytest.mark.parametrize("stopped", ["driver", "driver and JVM"])
 def test_a_stopped_driver_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: str) -> None:
-    """SIGSTOP makes a process that hangs: it is alive, and only SIGKILL ends it."""
+    """SIGSTOP makes a process hang: it is alive, and only SIGKILL ends it."""
     told = list[str]()
 
     async def scenario() -> None:
@@ -232,12 +232,12 @@ def test_a_stopped_driver_is_replaced_on_a_full_disk(tmp_path: Path, monkeypatch
     (tmp_path / "logs" / "pipeline.log").symlink_to("/dev/full")
     told = list[str]()
 
-    def tell(text: str) -> None:
+    def fail_to_print(text: str) -> None:
         told.append(text)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async def scenario() -> None:
-        async with watched_driver(tmp_path, monkeypatch, tell) as supervisor:
+        async with watched_driver(tmp_path, monkeypatch, fail_to_print) as supervisor:
             await until(lambda: len(told) == 2)
             old = supervisor.child.pid
             assert old is not None
@@ -248,7 +248,7 @@ def test_a_stopped_driver_is_replaced_on_a_full_disk(tmp_path: Path, monkeypatch
     assert told[2].startswith("WARNING: it hangs (no pipeline has renewed the lease of b for")
 
 
-def test_a_look_that_fails_is_not_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_is_not_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told, failures = list[str](), list[int]()
 
     async def scenario() -> None:
@@ -274,7 +274,9 @@ def test_a_look_that_fails_is_not_the_last_one(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"pipeline": {}}', b'{"pipeline": {"is_held": 1, "holder": 2}'])
-def test_a_broker_that_answers_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+def test_an_unexpected_answer_of_a_broker_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
     told = list[str]()
     supervisor = PipelineSupervisor(["b:1"], tmp_path, clock=SystemClock(), on_change=told.append)
 
@@ -289,8 +291,7 @@ def test_a_broker_that_answers_something_else(tmp_path: Path, monkeypatch: pytes
     assert text.removeprefix("WARNING: ") in (tmp_path / "pipeline.log").read_text()
 
 
-def test_a_broker_without_an_answer(tmp_path: Path) -> None:
-    """Nothing listens at its address."""
+def test_a_broker_that_does_not_listen_gives_no_answer(tmp_path: Path) -> None:
     supervisor = PipelineSupervisor(["127.0.0.1:1"], tmp_path, clock=SystemClock(), on_change=lambda text: None)
 
     async def ask() -> TurnProgress | None:
