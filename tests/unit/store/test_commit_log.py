@@ -39,7 +39,7 @@ def append(log: CommitLog, size: int) -> LogPosition:
     return log.append(record, store_ms)
 
 
-def test_records_stand_end_to_end(log: CommitLog) -> None:
+def test_records_are_stored_end_to_end(log: CommitLog) -> None:
     assert [append(log, 100), append(log, 92), append(log, 200)] == [0, 100, 192]
     assert log.end == 392
     for position in (0, 100, 192):
@@ -48,7 +48,7 @@ def test_records_stand_end_to_end(log: CommitLog) -> None:
 
 
 @pytest.mark.parametrize("free", [BLANK_BYTES, BLANK_BYTES + 1, 91 + BLANK_BYTES, 2000])
-def test_a_blank_fills_the_file(log: CommitLog, free: int) -> None:
+def test_a_blank_fills_the_rest_of_a_file(log: CommitLog, free: int) -> None:
     append(log, SIZE - free)
     size = free - BLANK_BYTES + 1 if free > 92 + BLANK_BYTES else 92
     assert append(log, size) == SIZE
@@ -75,12 +75,12 @@ def test_a_record_that_just_fits_needs_no_new_file(log: CommitLog) -> None:
     assert (log.end, log.files.end) == (SIZE - BLANK_BYTES, SIZE)
 
 
-def test_a_record_that_fits_no_file(log: CommitLog) -> None:
+def test_a_record_larger_than_a_file_fails_an_assertion(log: CommitLog) -> None:
     with pytest.raises(AssertionError):
         log.reserve(SIZE - BLANK_BYTES + 1)
 
 
-def test_a_full_disk_changes_nothing(log: CommitLog, disk: SimulatedDisk) -> None:
+def test_a_full_disk_leaves_the_log_unchanged(log: CommitLog, disk: SimulatedDisk) -> None:
     append(log, SIZE - 200)
     before = bytes(log.files.file_at(0).view)
     disk.is_full = lambda path: True
@@ -88,12 +88,12 @@ def test_a_full_disk_changes_nothing(log: CommitLog, disk: SimulatedDisk) -> Non
         log.reserve(300)
     assert (log.end, log.files.end) == (SIZE - 200, SIZE)
     assert bytes(log.files.file_at(0).view) == before
-    append(log, 150)  # a smaller one still goes in
+    append(log, 150)  # a smaller record still fits
     disk.is_full = lambda path: False
     assert append(log, 300) == SIZE
 
 
-def test_store_time_never_decreases(log: CommitLog, clock: ManualClock) -> None:
+def test_the_store_time_never_decreases(log: CommitLog, clock: ManualClock) -> None:
     times = []
     for step in (0, 5, -3, -10_000, 10_001, 1):
         clock.step(step)
@@ -106,13 +106,13 @@ def test_store_time_never_decreases(log: CommitLog, clock: ManualClock) -> None:
     assert log.last_store_ms == times[-1], "nothing was stored since"
 
 
-def test_record_at_what_is_no_record(log: CommitLog) -> None:
+def test_a_position_without_a_record_gives_none(log: CommitLog) -> None:
     append(log, 100)
     for position in (-100, -1, 1, 50, 99, 100, 4000, SIZE, 1 << 40):
         assert log.record_at(LogPosition(position)) is None
 
 
-def test_record_at_bytes_that_name_another_position(log: CommitLog) -> None:
+def test_bytes_that_name_another_position_are_no_record(log: CommitLog) -> None:
     append(log, 100)
     inner = bytes(log.read(LogPosition(0), 100))  # a record inside a record's body
     message = Message("T", 0, inner, {})
@@ -126,7 +126,7 @@ def test_record_at_bytes_that_name_another_position(log: CommitLog) -> None:
     assert log.record_at(LogPosition(100)) is not None
 
 
-def test_synced(log: CommitLog) -> None:
+def test_the_synced_position_advances_only_after_the_sync(log: CommitLog) -> None:
     append(log, 100)
     upto, job = log.sync_job()
     append(log, 100)

@@ -38,39 +38,39 @@ def backup(path: Path) -> Path:
     return path.with_name(path.name + ".bak")
 
 
-def test_nothing_there(any_disk: Disk, path: Path) -> None:
+def test_a_missing_file_gives_none(any_disk: Disk, path: Path) -> None:
     assert config_file.load(any_disk, path, Table) is None
 
 
-def test_round_trip(any_disk: Disk, path: Path) -> None:
+def test_a_saved_table_is_loaded(any_disk: Disk, path: Path) -> None:
     config_file.save(any_disk, path, table(7))
     assert config_file.load(any_disk, path, Table) == table(7)
     assert not backup(path).exists()
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_the_previous_one_stays(any_disk: Disk, path: Path) -> None:
+def test_the_previous_file_is_kept_as_a_backup(any_disk: Disk, path: Path) -> None:
     for offset in (1, 2, 3):
         config_file.save(any_disk, path, table(offset))
     assert config_file.load(any_disk, path, Table) == table(3)
     assert config_file.load(any_disk, backup(path), Table) == table(2)
 
 
-def test_as_apache_writes_it(any_disk: Disk, path: Path) -> None:
+def test_a_file_of_apache_is_loaded(any_disk: Disk, path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b'{\n\t"offsetTable":{"T@g":{0:7,1:3\n\t\t}\n\t},\n\t"unheardOf":{}\n}')
     assert config_file.load(any_disk, path, Table) == Table(offset_table={"T@g": {0: 7, 1: 3}})
 
 
 @pytest.mark.parametrize("torn", [b"", b" \n", b"{", b'{"offsetTable":{"T@g":{"0":', b"\0" * 64, b"\xff\xfe"])
-def test_a_torn_file_and_a_whole_backup(any_disk: Disk, path: Path, torn: bytes) -> None:
+def test_the_backup_replaces_a_torn_file(any_disk: Disk, path: Path, torn: bytes) -> None:
     config_file.save(any_disk, path, table(1))
     config_file.save(any_disk, path, table(2))
     path.write_bytes(torn)
     assert config_file.load(any_disk, path, Table) == table(1)
 
 
-def test_the_file_is_gone_and_the_backup_is_there(any_disk: Disk, path: Path) -> None:
+def test_the_backup_replaces_a_missing_file(any_disk: Disk, path: Path) -> None:
     config_file.save(any_disk, path, table(1))
     config_file.save(any_disk, path, table(2))
     path.unlink()
@@ -78,7 +78,9 @@ def test_the_file_is_gone_and_the_backup_is_there(any_disk: Disk, path: Path) ->
 
 
 @pytest.mark.parametrize("other", [b"{", b"", None], ids=["torn", "empty", "gone"])
-def test_nothing_that_reads_refuses(any_disk: Disk, path: Path, other: bytes | None) -> None:
+def test_an_unreadable_file_without_a_readable_backup_is_rejected(
+    any_disk: Disk, path: Path, other: bytes | None
+) -> None:
     config_file.save(any_disk, path, table(1))
     path.write_bytes(b"{")
     if other is not None:
@@ -87,7 +89,7 @@ def test_nothing_that_reads_refuses(any_disk: Disk, path: Path, other: bytes | N
         config_file.load(any_disk, path, Table)
 
 
-def test_an_empty_file_is_told_of(any_disk: Disk, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_empty_file_is_logged(any_disk: Disk, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path.parent.mkdir()
     path.write_bytes(b"")
     assert config_file.load(any_disk, path, Table) is None
@@ -95,7 +97,7 @@ def test_an_empty_file_is_told_of(any_disk: Disk, path: Path, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("count", [0, 1, PART, PART + 1, 3 * PART])
-def test_a_table_in_parts_is_the_table_at_once(count: int) -> None:
+def test_a_table_encoded_in_parts_equals_the_whole_table(count: int) -> None:
     configs = {f'T"{i}': TopicConfig(topic_name=f"T{i}", attributes={"a": "b"} if i % 2 else {}) for i in range(count)}
     whole = TopicConfigTable(topic_config_table=configs)
     assert config_file.encode(whole) == msgspec.json.format(bodies.write(whole), indent=2)

@@ -1,4 +1,4 @@
-"""One consume queue, and the table of them."""
+"""A consume queue, and the table of consume queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILE_BYTES = PER_FILE * 20
 
 
 def units(first: int, count: int) -> Units:
-    """Units that say which they are: position 100 i, size 100, tag i."""
+    """Make numbered units: position 100 i, size 100, tag i."""
     made = np.zeros(count, QUEUE_UNIT.dtype)
     numbers = np.arange(first, first + count)
     made["position"], made["size"], made["tag_code"] = 100 * numbers, 100, numbers
@@ -36,7 +36,7 @@ def open_queue(disk: SimulatedDisk, folder: Path) -> ConsumeQueue:
 
 
 def tags(queue: ConsumeQueue) -> list[int]:
-    """The tags from start to end, -1 for a blank."""
+    """Return the tags from start to end, with -1 for a blank."""
     found: list[int] = []
     while queue.start + len(found) < queue.end:
         read = queue.read(QueueOffset(queue.start + len(found)), 1000)
@@ -54,13 +54,13 @@ def test_a_new_queue_is_empty(queue: ConsumeQueue) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 9, 10, 11, 20, 35])
-def test_units_cross_files(disk: SimulatedDisk, tmp_path: Path, queue: ConsumeQueue, count: int) -> None:
+def test_units_are_read_back_across_files(disk: SimulatedDisk, tmp_path: Path, queue: ConsumeQueue, count: int) -> None:
     queue.write(QueueOffset(0), units(0, count))
     assert tags(queue) == list(range(count))
     assert tags(open_queue(disk, tmp_path)) == list(range(count))
 
 
-def test_read_gives_what_one_file_holds(queue: ConsumeQueue) -> None:
+def test_a_read_returns_units_of_one_file(queue: ConsumeQueue) -> None:
     queue.write(QueueOffset(0), units(0, 25))
     assert queue.read(QueueOffset(7), 100)["tag_code"].tolist() == [7, 8, 9]
     assert queue.read(QueueOffset(7), 2)["tag_code"].tolist() == [7, 8]
@@ -71,7 +71,7 @@ def test_read_gives_what_one_file_holds(queue: ConsumeQueue) -> None:
 
 
 @pytest.mark.parametrize("first", [1, 9, 10, 23])
-def test_the_first_units_may_come_late(disk: SimulatedDisk, tmp_path: Path, queue: ConsumeQueue, first: int) -> None:
+def test_a_queue_may_begin_at_any_offset(disk: SimulatedDisk, tmp_path: Path, queue: ConsumeQueue, first: int) -> None:
     queue.write(QueueOffset(first), units(first, 3))
     start = first // PER_FILE * PER_FILE
     assert queue.start == start
@@ -85,13 +85,13 @@ def test_a_gap_is_filled_with_blanks(queue: ConsumeQueue) -> None:
     assert tags(queue) == [0, 1, 2] + [-1] * 22 + [25]
 
 
-def test_writing_again_is_harmless(queue: ConsumeQueue) -> None:
+def test_repeated_writes_change_nothing(queue: ConsumeQueue) -> None:
     queue.write(QueueOffset(0), units(0, 15))
     queue.write(QueueOffset(3), units(3, 4))
     assert tags(queue) == list(range(15))
 
 
-def test_a_full_disk_and_then_room(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
+def test_a_write_succeeds_once_a_full_disk_has_room(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
     queue.write(QueueOffset(0), units(0, 8))
     disk.is_full = lambda path: True
     with pytest.raises(DiskFull):
@@ -102,7 +102,7 @@ def test_a_full_disk_and_then_room(disk: SimulatedDisk, queue: ConsumeQueue) -> 
 
 
 @pytest.mark.parametrize("end", [0, 1, 9, 10, 11, 20])
-def test_cut(disk: SimulatedDisk, tmp_path: Path, queue: ConsumeQueue, end: int) -> None:
+def test_a_cut_removes_the_units_after_it(disk: SimulatedDisk, tmp_path: Path, queue: ConsumeQueue, end: int) -> None:
     queue.write(QueueOffset(0), units(0, 25))
     queue.cut(QueueOffset(end))
     assert tags(queue) == list(range(end))
@@ -112,19 +112,19 @@ def test_cut(disk: SimulatedDisk, tmp_path: Path, queue: ConsumeQueue, end: int)
 
 
 @pytest.mark.parametrize("log_end", [0, 50, 100, 101, 999, 1000, 1001, 1900, 2499, 2500, 9999])
-def test_cut_log_drops_units_whose_records_are_gone(queue: ConsumeQueue, log_end: int) -> None:
+def test_cut_log_removes_units_whose_records_are_missing(queue: ConsumeQueue, log_end: int) -> None:
     queue.write(QueueOffset(0), units(0, 25))
     queue.cut_log(LogPosition(log_end))
     assert tags(queue) == list(range(min(25, log_end // 100)))
 
 
-def test_cut_log_keeps_the_blanks_before_what_is_good(queue: ConsumeQueue) -> None:
+def test_cut_log_keeps_the_blanks_before_good_units(queue: ConsumeQueue) -> None:
     queue.write(QueueOffset(13), units(13, 4))
     queue.cut_log(LogPosition(1500))
     assert tags(queue) == [-1, -1, -1, 13, 14]
 
 
-def test_sync(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
+def test_a_sync_covers_the_units_written_before_it(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
     queue.write(QueueOffset(0), units(0, 15))
     job = queue.sync_job()
     queue.write(QueueOffset(15), units(15, 1))
@@ -148,7 +148,7 @@ def test_sync(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
         max_size=12,
     )
 )
-def test_a_queue_is_a_list(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
+def test_a_queue_behaves_like_a_list(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
     folder = tmp_path_factory.mktemp("queue")
     disk = SimulatedDisk()
     queue = open_queue(disk, folder)
@@ -180,14 +180,14 @@ class TestTable:
 
     @staticmethod
     def journal(*entries: tuple[int, int]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """Journal rows for (queue row, queue offset), which stand in the log 100 bytes apart."""
+        """Make journal rows for pairs of queue row and queue offset. Their records are 100 bytes apart in the log."""
         rows = np.zeros((len(entries), COLUMNS), np.int64)
         for i, (queue, offset) in enumerate(entries):
             rows[i, QUEUE], rows[i, QUEUE_OFFSET] = queue, offset
             rows[i, POSITION], rows[i, SIZE], rows[i, TAG_CODE] = 100 * i, 100, i
         return rows
 
-    def test_a_row_is_given_once(self, table: QueueTable) -> None:
+    def test_each_queue_has_one_row(self, table: QueueTable) -> None:
         rows = [table.row("T", 0), table.row("T", 1), table.row("U", 0)]
         assert rows == [0, 1, 2]
         assert table.row("T", 1) == 1
@@ -196,7 +196,7 @@ class TestTable:
         assert table.find("T", 2) is None
         assert [key for key, _ in table.items()] == [("T", 0), ("T", 1), ("U", 0)]
 
-    def test_more_rows_than_there_was_room_for(self, table: QueueTable) -> None:
+    def test_the_table_grows_for_more_rows(self, table: QueueTable) -> None:
         for queue_id in range(200):
             assert table.row("T", queue_id) == queue_id
         assert len(table.next_offset) >= 200 and table.next_offset[199] == 0
@@ -209,7 +209,7 @@ class TestTable:
         assert tags(table[first]) == [1, 3]
         assert tags(table[second]) == [0, 2, 4]
 
-    def test_write_of_nothing(self, table: QueueTable) -> None:
+    def test_a_write_of_no_rows_changes_nothing(self, table: QueueTable) -> None:
         assert table.write(self.journal()) == {}
 
     def test_load_finds_every_folder_of_a_queue(self, disk: SimulatedDisk, tmp_path: Path, table: QueueTable) -> None:
@@ -220,8 +220,6 @@ class TestTable:
         assert {key: queue.end for key, queue in again.items()} == {("T", 0): 1, ("U", 7): 2}
         assert again.next_offset[again.row("U", 7)] == 2
 
-    def test_a_file_size_that_is_no_multiple_of_a_unit_is_rounded_down(
-        self, disk: SimulatedDisk, tmp_path: Path
-    ) -> None:
+    def test_a_file_size_is_rounded_down_to_whole_units(self, disk: SimulatedDisk, tmp_path: Path) -> None:
         table = QueueTable(disk, StorePaths(tmp_path), FILE_BYTES + 19)
         assert table[table.row("T", 0)].units_per_file == PER_FILE

@@ -1,4 +1,4 @@
-"""Expiry: old log files go, and what names them; what waits in the timer stays."""
+"""Expiry deletes old log files and the files that refer to them. Waiting timers keep their log files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DAY_MS = 24 * HOUR_MS
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
-    """At an hour at which nothing goes by itself; sends of BODY fill a log file with about 14."""
+    """A broker at an hour without scheduled deletions. About 14 sends of BODY fill a log file."""
     chosen = {"log_file_bytes": LOG_FILE_BYTES, "max_index_num": 11, "file_reserved_time": RESERVED_HOURS}
     with BrokerHarness(tmp_path, **chosen) as running:
         running.clock.advance(ms_until_hour(running, 12))
@@ -44,11 +44,11 @@ def ms_until_hour(harness: BrokerHarness, hour: int) -> int:
 def fill(harness: BrokerHarness, count: int, topic: str = "T") -> None:
     for _ in range(count):
         assert harness.send(topic, BODY).code == 0
-    harness.advance(600)  # it is flushed
+    harness.advance(600)  # so that the log is flushed
 
 
-def look(harness: BrokerHarness) -> None:
-    """As two looks in a row: what is needed at the first counts at the second."""
+def poll_expiry(harness: BrokerHarness) -> None:
+    """Poll as two checks in a row do: positions that are needed at the first check count at the second."""
     harness.broker.expiry.note()
     harness.advance(600)
     harness.broker.expiry.note()
@@ -61,69 +61,69 @@ def log_files(harness: BrokerHarness) -> list[str]:
 
 
 def is_one_file(harness: BrokerHarness) -> bool:
-    """Whether only the file is left in which the log ends, and the one made ahead."""
+    """Return whether only the last log file and the one made ahead are left."""
     log = harness.broker.store.log
     return log.start == log.end - log.end % LOG_FILE_BYTES == int(log_files(harness)[0]) > 0
 
 
-class TestWhen:
-    def test_by_age_at_the_hour(self, harness: BrokerHarness) -> None:
+class TestExpiryTimes:
+    def test_old_files_are_deleted_at_the_hour(self, harness: BrokerHarness) -> None:
         fill(harness, 50)
         before = log_files(harness)
         harness.clock.advance((RESERVED_HOURS + 1) * HOUR_MS)
-        look(harness)
+        poll_expiry(harness)
         assert log_files(harness) == before
         harness.clock.advance(ms_until_hour(harness, 4))
-        look(harness)
+        poll_expiry(harness)
         assert is_one_file(harness)
 
-    def test_what_is_young_stays(self, harness: BrokerHarness) -> None:
+    def test_young_files_are_kept(self, harness: BrokerHarness) -> None:
         fill(harness, 50)
         harness.clock.advance(DAY_MS)
         harness.clock.advance(ms_until_hour(harness, 4) - HOUR_MS)
         fill(harness, 50)
         harness.clock.advance(HOUR_MS)
         old = log_files(harness)
-        look(harness)
+        poll_expiry(harness)
         kept = log_files(harness)
         assert 0 < len(old) - len(kept) <= 4 and kept == old[len(old) - len(kept) :]
         assert harness.pull("T", 0, 0).answer.code == ResponseCode.PULL_OFFSET_MOVED
 
-    def test_at_once_when_the_disk_fills(self, harness: BrokerHarness) -> None:
+    def test_old_files_are_deleted_at_once_when_the_disk_fills(self, harness: BrokerHarness) -> None:
         fill(harness, 50)
         harness.disk.used = 0.8
-        look(harness)
-        assert harness.broker.store.log.start == 0  # it is young
+        poll_expiry(harness)
+        assert harness.broker.store.log.start == 0  # the files are young
         harness.clock.advance((RESERVED_HOURS + 1) * HOUR_MS)
-        look(harness)
+        poll_expiry(harness)
         assert is_one_file(harness)
 
-    def test_young_files_too_when_it_is_nearly_full(self, harness: BrokerHarness) -> None:
+    def test_young_files_are_deleted_when_the_disk_is_nearly_full(self, harness: BrokerHarness) -> None:
         fill(harness, 50)
         harness.disk.used = 0.86
-        look(harness)
+        poll_expiry(harness)
         assert is_one_file(harness)
 
-    def test_ten_at_a_time(self, harness: BrokerHarness) -> None:
+    def test_at_most_ten_files_are_deleted_at_once(self, harness: BrokerHarness) -> None:
         fill(harness, 200)
         count = len(log_files(harness))
         assert count > 11
         harness.disk.used = 0.9
-        look(harness)
+        poll_expiry(harness)
         assert len(log_files(harness)) == count - 10
 
-    def test_hours(self) -> None:
+    def test_the_hours_of_deletion_are_parsed(self) -> None:
         assert delete_hours("04") == {4} and delete_hours("04;16") == {4, 16}
         for wrong in ("24", "4", "", "04;", "x4", "-1"):
             with pytest.raises(ValueError, match="write hours from 00 to 23"):
                 delete_hours(wrong)
 
 
-class TestWhatFollows:
+class TestFilesThatReferToTheLog:
     def expire(self, harness: BrokerHarness) -> None:
         harness.disk.used = 0.9
         for _ in range(10):
-            look(harness)
+            poll_expiry(harness)
         harness.disk.used = 0.0
 
     def test_queues_begin_with_the_log(self, harness: BrokerHarness) -> None:
@@ -138,7 +138,7 @@ class TestWhatFollows:
         assert first.queue_offset == queue.start and first.position >= harness.broker.store.log.start
 
     @pytest.mark.parametrize("stop", ["clean", "crash"])
-    def test_after_a_restart_it_is_the_same(self, harness: BrokerHarness, stop: str) -> None:
+    def test_a_restart_keeps_the_bounds_of_a_queue(self, harness: BrokerHarness, stop: str) -> None:
         fill(harness, 400)
         self.expire(harness)
         queue = harness.broker.store.queues.find("T", 0)
@@ -149,7 +149,7 @@ class TestWhatFollows:
         fill(harness, 1)
         assert again.end == 401
 
-    def test_a_queue_that_has_nothing_left_goes_on(self, harness: BrokerHarness) -> None:
+    def test_a_queue_without_messages_keeps_its_offset(self, harness: BrokerHarness) -> None:
         fill(harness, 3, "Old")
         fill(harness, 60)
         self.expire(harness)
@@ -159,7 +159,7 @@ class TestWhatFollows:
         fill(harness, 1, "Old")
         assert harness.pull("Old", 0, 3).records[0].queue_offset == 3
 
-    def test_the_log_goes_for_good_before_what_names_it(
+    def test_the_log_is_deleted_from_disk_before_files_that_refer_to_it(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         gone: list[str] = []
@@ -171,12 +171,12 @@ class TestWhatFollows:
         fill(harness, 400)
         harness.disk.used = 0.9
         gone.clear()
-        look(harness)
+        poll_expiry(harness)
         log_is_gone = gone.index("sync commitlog")
         assert "commitlog" not in gone[log_is_gone:] and "commitlog" in gone[:log_is_gone]
         assert "index" in gone[log_is_gone:] and not {"0", "index"} & set(gone[:log_is_gone])
 
-    def test_what_could_not_be_removed_goes_the_next_time(self, harness: BrokerHarness) -> None:
+    def test_a_failed_deletion_is_repeated_with_the_next_one(self, harness: BrokerHarness) -> None:
         fill(harness, 100)
         harness.disk.fail_call(1, OSError(errno.EIO, "no"), [Call.REMOVE])
         harness.broker.expiry.drop_before(LogPosition(2 * LOG_FILE_BYTES))
@@ -186,14 +186,14 @@ class TestWhatFollows:
         harness.restart(clean=False)
         assert harness.broker.store.log.start == 3 * LOG_FILE_BYTES
 
-    def test_a_record_whose_unit_is_in_memory_alone_stays(self, tmp_path: Path) -> None:
-        """The file of its queue may be gone after a power cut, and with it the offsets that were given."""
+    def test_a_record_whose_unit_is_not_on_disk_is_kept(self, tmp_path: Path) -> None:
+        """A power cut can remove the file of the queue, and with it the assigned queue offsets."""
         chosen = {"log_file_bytes": LOG_FILE_BYTES, "file_reserved_time": RESERVED_HOURS}
         with BrokerHarness(tmp_path, background=HeldWorker(), **chosen) as harness:
             fill(harness, 100)
             harness.disk.used = 0.9
-            look(harness)
-            look(harness)
+            poll_expiry(harness)
+            poll_expiry(harness)
             assert harness.broker.store.log.start == 0
             harness.advance(10_000)
             for _ in range(4):
@@ -201,13 +201,15 @@ class TestWhatFollows:
                 harness.advance(10_000)
             assert harness.broker.store.log.start > 0
 
-    def test_index_files_go_too(self, harness: BrokerHarness) -> None:
+    def test_old_index_files_are_deleted(self, harness: BrokerHarness) -> None:
         fill(harness, 100)
         before = len(list(harness.broker.paths.index.iterdir()))
         self.expire(harness)
         assert len(list(harness.broker.paths.index.iterdir())) < before
 
-    def test_an_index_job_that_ends_late(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_index_job_may_end_after_the_expiry(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         index, held = harness.broker.index, HeldWorker()
         assert index is not None
         monkeypatch.setattr(index, "_worker", held)
@@ -220,7 +222,7 @@ class TestWhatFollows:
             harness.tick()
         assert index.indexed_to == harness.broker.store.dispatched_to
 
-    def test_a_hole_at_the_front_is_written_again(self, harness: BrokerHarness) -> None:
+    def test_missing_units_at_the_start_of_a_queue_are_rebuilt(self, harness: BrokerHarness) -> None:
         fill(harness, 200)
         self.expire(harness)
         queue = harness.broker.store.queues.find("T", 0)
@@ -234,29 +236,29 @@ class TestWhatFollows:
         assert len(harness.read_queue("T")) == count
 
 
-class TestWhatWaits:
-    def test_a_timer_keeps_its_file_and_all_behind(self, harness: BrokerHarness) -> None:
+class TestWaitingTimers:
+    def test_a_timer_keeps_its_file_and_all_later_files(self, harness: BrokerHarness) -> None:
         fill(harness, 30)
         harness.send("T", b"wait", delay_ms=DAY_MS)
         fill(harness, 60)
         harness.disk.used = 0.9
-        look(harness)
+        poll_expiry(harness)
         store = harness.broker.store
         assert 0 < store.log.start <= harness.broker.timer.needed_from() < store.log.start + LOG_FILE_BYTES
 
-    def test_until_it_was_delivered_and_indexed(self, harness: BrokerHarness) -> None:
+    def test_a_timer_keeps_its_file_until_it_is_delivered_and_indexed(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         harness.send("T", b"soon", delay_ms=3000)
         fill(harness, 60)
         harness.disk.used = 0.9
-        look(harness)
+        poll_expiry(harness)
         assert harness.broker.store.log.start == 0
         harness.advance(5000, model.work)
         assert harness.broker.timer.indexed_to == 1
-        look(harness)
+        poll_expiry(harness)
         assert harness.broker.store.log.start > 0
 
-    def test_a_walk_meets_units_whose_records_are_gone(self, harness: BrokerHarness) -> None:
+    def test_a_scan_skips_units_whose_records_have_expired(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         harness.send("T", b"cancelled", delay_ms=16_000, properties={props.UNIQ_KEY: "c"})
         harness.send("T", delay_ms=15_900, properties={props.TIMER_DEL_UNIQKEY: "T+c"})
@@ -264,14 +266,14 @@ class TestWhatWaits:
         assert harness.broker.timer.indexed_to == 2
         fill(harness, 60)
         harness.disk.used = 0.9
-        look(harness)
+        poll_expiry(harness)
         assert harness.broker.store.log.start > 0
         harness.send("T", b"kept", delay_ms=12_000)
         harness.advance(15_000, model.work)
         assert harness.broker.timer.walked_through_ms > harness.clock.now_ms()
         assert harness.bodies("T").count(b"kept") == 1 and b"cancelled" not in harness.bodies("T")
 
-    def test_a_release_that_is_in_memory_alone_frees_nothing(self, harness: BrokerHarness) -> None:
+    def test_a_release_that_is_not_on_disk_frees_no_file(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         harness.send("T", b"precious", delay_ms=9000)
         fill(harness, 60, "Other")
@@ -287,27 +289,27 @@ class TestWhatWaits:
         harness.advance(1000)
         assert harness.bodies("T") == [b"precious"]
 
-    def test_a_cancel_of_what_has_expired_is_answered(self, harness: BrokerHarness) -> None:
+    def test_a_cancel_of_an_expired_message_is_answered(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         harness.send("T", b"old", delay_ms=3000, properties={props.UNIQ_KEY: "k"})
         fill(harness, 60)
         harness.send("T", b"new", delay_ms=60_000, properties={props.UNIQ_KEY: "k"})
         harness.advance(8000, model.work)
         harness.disk.used = 0.9
-        look(harness)
+        poll_expiry(harness)
         assert harness.broker.timer.queue.start == 1
         answer = harness.send("T", delay_ms=1000, properties={props.TIMER_DEL_UNIQKEY: "T+k"})
         assert (answer.code, answer.ext["cancelResult"]) == (0, Cancelled.CANCELLED)
 
 
 class TestTimerLog:
-    """Files of 100 units."""
+    """Each file has 100 units."""
 
     def park(self, harness: BrokerHarness, count: int, delay_ms: int) -> None:
         for _ in range(count):
             harness.send("T", b"x", delay_ms=delay_ms)
 
-    def test_its_files_go_when_all_in_them_is_out(self, harness: BrokerHarness) -> None:
+    def test_a_file_is_deleted_once_all_its_messages_are_settled(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         files = harness.broker.timer.log.files
         for _ in range(4):
@@ -322,7 +324,7 @@ class TestTimerLog:
         assert len(harness.bodies("T")) == 321
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_not_before_what_waits(self, harness: BrokerHarness, clean: bool) -> None:
+    def test_a_file_with_a_waiting_message_is_kept(self, harness: BrokerHarness, clean: bool) -> None:
         model = PipelineModel(harness)
         files = harness.broker.timer.log.files
         self.park(harness, 120, 4000)
@@ -337,7 +339,7 @@ class TestTimerLog:
 
 
 class TestFirstUnset:
-    def test_as_a_set_would_say(self) -> None:
+    def test_the_first_unset_bit_is_found(self) -> None:
         bits = IndexBits()
         assert bits.first_unset(5) == 0 and bits.first_unset(0) == 0
         for index in (0, 1, 2, 4):

@@ -1,4 +1,4 @@
-"""The message index: Apache's file, followed behind the log, made anew when it may be torn."""
+"""The message index: files in Apache's format that follow the log. They are rebuilt if they may be damaged."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ TIMES = (Millis(0), Millis(FOREVER))
 
 
 @pytest.mark.parametrize("size", [IndexSize(10, 1), IndexSize(10, 0), IndexSize(0, 10)])
-def test_a_file_that_has_room_for_no_entry_is_refused(harness: BrokerHarness, size: IndexSize) -> None:
+def test_a_file_without_room_for_an_entry_is_rejected(harness: BrokerHarness, size: IndexSize) -> None:
     with pytest.raises(ValueError, match=f"not {size.slots} and {size.units}"):
         MessageIndex(harness.broker.store, harness.background, size)
 
 
-def test_a_key_that_goes_into_no_file_ends_the_job(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It begins one file, not one after the other."""
+def test_a_key_that_fits_no_file_ends_the_job(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job begins one file, and not one file after the other."""
     monkeypatch.setattr("wheelmq.store.index.put_key", lambda *_: False)
     harness.send("T", properties={props.KEYS: "k"})
     harness.settle()
@@ -61,23 +61,23 @@ def test_a_key_that_goes_into_no_file_ends_the_job(harness: BrokerHarness, monke
 
 
 class TestFile:
-    def test_apaches_size(self) -> None:
+    def test_a_file_has_the_size_of_apache(self) -> None:
         assert IndexSize().file_bytes == 420_000_040
 
-    def test_hashes(self) -> None:
+    def test_a_hash_combines_topic_and_key(self) -> None:
         assert index_hash("", "") == ord("#")
         assert index_hash("T", "k") == (ord("T") * 31 + ord("#")) * 31 + ord("k")
         assert index_hash("TopicTest", "polygenelubricants") > 0
 
-    def test_the_least_integer_has_no_absolute_value(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_java_hash_without_an_absolute_value_gives_zero(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("wheelmq.formats.disk.index.java_hash", lambda text: -(1 << 31))
         assert index_hash("T", "k") == 0
 
-    def test_keys_are_the_unique_one_and_those_between_spaces(self) -> None:
+    def test_the_keys_are_the_unique_key_and_the_words_of_keys(self) -> None:
         assert index_keys({props.KEYS: " a  b ", props.UNIQ_KEY: "u v"}) == ["u v", "a", "b"]
         assert index_keys({}) == []
 
-    def test_bytes(self) -> None:
+    def test_header_and_entries_have_the_layout_of_apache(self) -> None:
         file = memoryview(bytearray(SMALL.file_bytes))
         assert put_key(file, SMALL, 12, LogPosition(1000), Millis(5_000))
         assert put_key(file, SMALL, 22, LogPosition(2000), Millis(7_999))
@@ -87,17 +87,17 @@ class TestFile:
         assert struct.unpack_from(">i", file, 40 + 4 * 2) == (2,)
         assert bytes(file[40 + 40 + 20 :][:40]) == INDEX_UNIT.pack(12, 1000, 0, 0) + INDEX_UNIT.pack(22, 2000, 2, 1)
 
-    def test_full(self) -> None:
+    def test_a_full_file_rejects_keys(self) -> None:
         file = memoryview(bytearray(SMALL.file_bytes))
         taken = [put_key(file, SMALL, i, LogPosition(i), Millis(1)) for i in range(7)]
         assert taken == [True] * 5 + [False] * 2
 
-    def test_seconds(self) -> None:
+    def test_the_seconds_of_an_entry_stay_within_their_range(self) -> None:
         assert seconds_since(Millis(0), Millis(9000)) == 0
         assert seconds_since(Millis(5000), Millis(4000)) == 0
         assert seconds_since(Millis(1), Millis(1 << 50)) == 0x7FFF_FFFF
 
-    def test_the_newest_first_within_the_time(self) -> None:
+    def test_a_search_returns_the_newest_entries_within_the_time(self) -> None:
         file = memoryview(bytearray(SMALL.file_bytes))
         for i in range(4):
             put_key(file, SMALL, 2 if i != 2 else 12, LogPosition(100 + i), Millis(10_000 + 1000 * i))
@@ -116,7 +116,7 @@ class TestFile:
         file[SMALL.units_at + 20 :][16:20] = (1).to_bytes(4, "big")
         assert find_key(file, SMALL, 2, Millis(0), Millis(FOREVER), 9) == [1]
 
-    def test_a_key_that_everybody_has_holds_nobody_up(self) -> None:
+    def test_a_search_for_a_common_key_is_limited(self) -> None:
         size = IndexSize(4, STEPS_MAX + 10)
         file = memoryview(bytearray(size.file_bytes))
         for i in range(size.units - 1):
@@ -124,7 +124,7 @@ class TestFile:
         assert find_key(file, size, 0, Millis(0), Millis(FOREVER), 9) == []
         assert len(find_key(file, size, 4, Millis(0), Millis(FOREVER), 1 << 20)) == STEPS_MAX
 
-    def test_names(self) -> None:
+    def test_a_file_is_named_by_its_local_time(self) -> None:
         name = index_file_name(Millis(1_700_000_000_007))
         assert is_index_file_name(name) and name.endswith("007") and name.startswith("2023111")
         assert not is_index_file_name("20231114") and not is_index_file_name("x" * 17)
@@ -146,7 +146,7 @@ def bodies_of(answer: Command) -> list[bytes]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does."""
+    """Wait until another thread makes the condition true."""
     end_s = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end_s
@@ -159,7 +159,7 @@ def send(harness: BrokerHarness, body: bytes, **properties: str) -> None:
 
 
 class TestQuery:
-    def test_by_each_key(self, harness: BrokerHarness) -> None:
+    def test_a_message_is_found_by_each_of_its_keys(self, harness: BrokerHarness) -> None:
         send(harness, b"1", KEYS="a b", UNIQ_KEY="u1")
         send(harness, b"2", KEYS="b", UNIQ_KEY="u2")
         send(harness, b"3")
@@ -168,14 +168,14 @@ class TestQuery:
         assert int(query(harness, "b").ext["indexLastUpdatePhyoffset"]) > 0
         assert query(harness, "b", topic="other").code == query(harness, "c").code == ResponseCode.QUERY_NOT_FOUND
 
-    def test_the_newest_of_too_many(self, harness: BrokerHarness) -> None:
+    def test_a_query_returns_at_most_the_newest_messages(self, harness: BrokerHarness) -> None:
         for i in range(70):
             send(harness, b"%d" % i, KEYS="k")
         assert bodies_of(query(harness, "k", maxNum=3)) == [b"67", b"68", b"69"]
         assert len(bodies_of(query(harness, "k", maxNum=1000))) == 64
         assert len(bodies_of(query(harness, "k", maxNum=1, _UNIQUE_KEY_QUERY="true"))) == 32
 
-    def test_within_a_time(self, harness: BrokerHarness) -> None:
+    def test_a_query_returns_messages_within_its_time(self, harness: BrokerHarness) -> None:
         send(harness, b"early", KEYS="k")
         harness.advance(10_000)
         send(harness, b"late", KEYS="k")
@@ -183,7 +183,7 @@ class TestQuery:
         assert bodies_of(query(harness, "k", beginTimestamp=now_ms - 5000)) == [b"late"]
         assert bodies_of(query(harness, "k", endTimestamp=now_ms - 5000)) == [b"early"]
 
-    def test_a_timer_is_found_where_it_waits_and_where_it_went(self, harness: BrokerHarness) -> None:
+    def test_a_timer_is_found_while_it_waits_and_after_its_release(self, harness: BrokerHarness) -> None:
         harness.send("T", b"t", delay_ms=1000, i="KEYS\x01k\x02TIMER_DELAY_MS\x011000\x02")
         harness.tick()
         assert bodies_of(query(harness, "k", topic="rmq_sys_wheel_timer")) == [b"t"]
@@ -191,7 +191,7 @@ class TestQuery:
         harness.advance(1500)
         assert bodies_of(query(harness, "k")) == [b"t"]
 
-    def test_by_position(self, harness: BrokerHarness) -> None:
+    def test_a_message_is_found_by_its_position(self, harness: BrokerHarness) -> None:
         send(harness, b"x")
         position = harness.pull("T").records[0].position
         found = harness.ask(Command(code=RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(position)}))
@@ -200,7 +200,7 @@ class TestQuery:
             refused = harness.ask(Command(code=RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(wrong)}))
             assert (refused.code, refused.remark) == (1, f"can not find message by the offset, {wrong}")
 
-    def test_without_an_index(self, tmp_path: Path) -> None:
+    def test_a_query_without_an_index_finds_nothing(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, message_index_enable=False) as harness:
             send(harness, b"1", KEYS="a")
             assert query(harness, "a").code == ResponseCode.QUERY_NOT_FOUND
@@ -212,7 +212,7 @@ def files_of(harness: BrokerHarness) -> list[Path]:
 
 
 class TestFollowing:
-    def test_files_follow_one_another(self, tmp_path: Path) -> None:
+    def test_keys_are_found_across_files(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, max_index_num=11) as harness:
             for i in range(25):
                 send(harness, b"%d" % i, KEYS=f"k{i} all")
@@ -225,7 +225,7 @@ class TestFollowing:
             assert harness.broker.store.index_ms == harness.clock.now_ms()
 
     @pytest.mark.parametrize("stop", ["restart", "crash"])
-    def test_after_a_stop(self, tmp_path: Path, stop: str) -> None:
+    def test_keys_are_found_after_a_stop(self, tmp_path: Path, stop: str) -> None:
         with BrokerHarness(tmp_path, max_index_num=11) as harness:
             for i in range(13):
                 send(harness, b"%d" % i, KEYS=f"k{i}")
@@ -238,7 +238,7 @@ class TestFollowing:
             for i in range(14):
                 assert bodies_of(query(harness, f"k{i}")) == [b"%d" % i]
 
-    def test_files_that_are_gone_are_made_anew(self, tmp_path: Path) -> None:
+    def test_missing_files_are_rebuilt(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, max_index_num=11) as harness:
             for i in range(30):
                 send(harness, b"%d" % i, KEYS=f"k{i}")
@@ -251,7 +251,7 @@ class TestFollowing:
             for i in range(30):
                 assert bodies_of(query(harness, f"k{i}")) == [b"%d" % i]
 
-    def test_it_waits_for_nobody_and_nobody_for_it(self, tmp_path: Path) -> None:
+    def test_sends_and_queries_do_not_wait_for_the_index(self, tmp_path: Path) -> None:
         background = HeldWorker()
         with BrokerHarness(tmp_path, worker=background) as harness:
             send(harness, b"1", KEYS="a")
@@ -259,8 +259,8 @@ class TestFollowing:
             harness.run_jobs()
             assert bodies_of(query(harness, "a")) == [b"1"]
 
-    def test_what_comes_shortly_after_is_added_together(self, tmp_path: Path) -> None:
-        """The first at once; the broker asks for the tick that adds the others. Much of the log waits for nothing."""
+    def test_keys_sent_shortly_after_each_other_are_added_together(self, tmp_path: Path) -> None:
+        """The first key is added at once. The broker requests a tick for the others. A large backlog never waits."""
         with BrokerHarness(tmp_path) as harness:
             index = harness.broker.index
             assert index is not None
@@ -282,8 +282,8 @@ class TestFollowing:
             assert found("d") == 1
 
     @pytest.mark.kernels
-    def test_who_asks_while_it_adds_is_let_in(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In the midst of a job, and it goes on behind that."""
+    def test_a_search_may_interrupt_an_index_job(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The search runs in the midst of a job, and the job continues after it."""
         background = HeldWorker()
         with BrokerHarness(tmp_path, worker=background) as harness:
             send(harness, b"first", KEYS="all")
@@ -299,7 +299,7 @@ class TestFollowing:
             outcomes: list[int] = []
 
             def index_log(*arguments: Any) -> int:
-                if not outcomes:  # the job has the index file; somebody asks for it
+                if not outcomes:  # the job has the index file; the search requests it
                     asking.start()
                     until(lambda: bool(index._wanted[0]))
                 outcomes.append(kernel.index_log(*arguments))
@@ -317,7 +317,7 @@ class TestFollowing:
 
     @pytest.mark.kernels
     def test_the_flag_is_read_while_the_kernel_runs(self, harness: BrokerHarness) -> None:
-        """Set by another thread, and not kept in a register."""
+        """Another thread sets the flag, and the kernel must not keep it in a register."""
         for i in range(2000):
             assert harness.send("T", b"%d" % i).code == 0
         log, size = harness.broker.store.log, IndexSize(10, 100_000)
@@ -340,7 +340,7 @@ class TestFollowing:
         assert runs < 1000 and state[0] < log.end
 
     @pytest.mark.kernels
-    def test_what_fails_behind_records_that_were_added_does_not_add_them_again(self, tmp_path: Path) -> None:
+    def test_a_failed_job_does_not_add_its_first_records_again(self, tmp_path: Path) -> None:
         disk, background = SimulatedDisk(), HeldWorker()
         with BrokerHarness(tmp_path, disk=disk, worker=background, max_hash_slot_num=10, max_index_num=8) as harness:
             send(harness, b"0", KEYS="k")
@@ -348,7 +348,7 @@ class TestFollowing:
             for i in range(1, 20):
                 send(harness, b"%d" % i, KEYS="k")
             disk.is_full = lambda path: path.parent.name == "index"
-            for _ in range(3):  # it adds what goes into the first file, and wants another
+            for _ in range(3):  # it fills the first file and needs another one
                 harness.advance(2000)
                 background.run()
             disk.is_full = lambda path: False
@@ -359,7 +359,7 @@ class TestFollowing:
             keys = sum(count - 1 for count in counts)
             assert 40 <= keys <= 41, "a key and a unique one of each, and once more what failed between the two"
 
-    def test_a_full_disk_is_tried_again(self, tmp_path: Path) -> None:
+    def test_a_job_on_a_full_disk_is_retried(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()
         disk.is_full = lambda path: path.parent.name == "index"
         with BrokerHarness(tmp_path, disk=disk) as harness:
@@ -369,7 +369,7 @@ class TestFollowing:
             harness.advance(2000)
             assert bodies_of(query(harness, "a")) == [b"1"]
 
-    def test_files_of_another_size_are_made_anew(self, tmp_path: Path) -> None:
+    def test_files_of_another_size_are_rebuilt(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path) as harness:
             send(harness, b"1", KEYS="a")
         with BrokerHarness(tmp_path, max_index_num=500) as harness:
@@ -377,14 +377,14 @@ class TestFollowing:
             assert bodies_of(query(harness, "a")) == [b"1"]
 
 
-class TestAPageThatIsLost:
+class TestLostPages:
     def found(self, harness: BrokerHarness, count: int) -> None:
         harness.tick()
         for i in range(count):
             assert bodies_of(query(harness, f"k{i}")) == [b"%d" % i]
 
-    def test_the_header_of_a_file_that_the_snapshot_does_not_know(self, tmp_path: Path) -> None:
-        """Its slots are on disk and its header is not: as if nothing were in it yet."""
+    def test_a_file_that_the_snapshot_does_not_know_may_lose_its_header(self, tmp_path: Path) -> None:
+        """Its slots are on disk and its header is not, so the file looks empty."""
         with BrokerHarness(tmp_path, max_index_num=11) as harness:
             for i in range(13):
                 send(harness, b"%d" % i, KEYS=f"k{i}")
@@ -401,8 +401,8 @@ class TestAPageThatIsLost:
                 assert harness.broker.index.find_all("T", "k12", lambda: LogPosition(0))
                 harness.crash()
 
-    def test_a_file_is_not_named_before_one_that_the_snapshot_knows(self, tmp_path: Path) -> None:
-        """The clock is set back, and that one is gone."""
+    def test_a_new_file_is_named_after_the_files_of_the_snapshot(self, tmp_path: Path) -> None:
+        """The clock is set back, and the files of the snapshot are missing."""
         with BrokerHarness(tmp_path, max_index_num=11) as harness:
             for i in range(13):
                 send(harness, b"%d" % i, KEYS=f"k{i}")
@@ -418,8 +418,8 @@ class TestAPageThatIsLost:
 
 
 @pytest.mark.parametrize("at", [0, 4, 28, 84], ids=["size", "magic", "position", "body size"])
-def test_a_damaged_record_does_not_hold_the_index_up(tmp_path: Path, caplog: pytest.LogCaptureFixture, at: int) -> None:
-    """What it has is found no more, and all else is."""
+def test_a_damaged_record_does_not_stop_the_index(tmp_path: Path, caplog: pytest.LogCaptureFixture, at: int) -> None:
+    """The keys of the damaged record are no longer found, and all other keys are."""
     with BrokerHarness(tmp_path, log_file_bytes=1 << 20) as harness:
         for i in range(9):
             harness.send("T", b"%d" % i, properties={props.KEYS: f"key{i}"})

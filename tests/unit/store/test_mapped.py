@@ -22,12 +22,12 @@ def files(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir())
 
 
-def test_an_empty_folder(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_files(disk: SimulatedDisk, tmp_path: Path) -> None:
     empty = sequence(disk, tmp_path / "none")
     assert (empty.start, empty.end) == (0, 0)
 
 
-def test_it_begins_at_the_file_first_asked_for(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_a_sequence_begins_at_the_first_requested_file(disk: SimulatedDisk, tmp_path: Path) -> None:
     files_ = sequence(disk, tmp_path)
     files_.grow(3 * SIZE + 17)
     assert (files_.start, files_.end) == (3 * SIZE, 4 * SIZE)
@@ -36,7 +36,7 @@ def test_it_begins_at_the_file_first_asked_for(disk: SimulatedDisk, tmp_path: Pa
     assert (again.start, again.end) == (3 * SIZE, 4 * SIZE)
 
 
-def test_it_grows_by_the_next_file_alone(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_a_sequence_grows_only_by_the_next_file(disk: SimulatedDisk, tmp_path: Path) -> None:
     files_ = sequence(disk, tmp_path)
     first = files_.grow(0)
     assert files_.grow(SIZE - 1) is first
@@ -46,27 +46,27 @@ def test_it_grows_by_the_next_file_alone(disk: SimulatedDisk, tmp_path: Path) ->
     assert files(tmp_path) == [0, SIZE]
 
 
-def test_files_that_do_not_join(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_files_with_a_gap_are_rejected(disk: SimulatedDisk, tmp_path: Path) -> None:
     for start in (0, SIZE, 3 * SIZE):
         (tmp_path / f"{start:020d}").write_bytes(bytes(SIZE))
     with pytest.raises(OSError, match="not 4096 bytes apart"):
         sequence(disk, tmp_path)
 
 
-def test_other_names_are_passed_over(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_other_file_names_are_ignored(disk: SimulatedDisk, tmp_path: Path) -> None:
     for name in ("0", f"{SIZE:020d}.new", "notes.txt"):
         (tmp_path / name).write_bytes(b"")
     assert sequence(disk, tmp_path).end == 0
 
 
-def test_a_file_of_another_size(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_a_file_of_another_size_is_rejected(disk: SimulatedDisk, tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}").write_bytes(bytes(100))
     files_ = sequence(disk, tmp_path)
     with pytest.raises(OSError, match="has 100 bytes where 4096 are configured"):
         files_.file_at(0)
 
 
-def test_a_full_disk_changes_nothing(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_sequence_unchanged(disk: SimulatedDisk, tmp_path: Path) -> None:
     files_ = sequence(disk, tmp_path)
     files_.grow(0)
     disk.is_full = lambda path: True
@@ -78,7 +78,7 @@ def test_a_full_disk_changes_nothing(disk: SimulatedDisk, tmp_path: Path) -> Non
     assert files_.end == 2 * SIZE
 
 
-def test_read_stays_in_one_file(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_a_read_stays_in_one_file(disk: SimulatedDisk, tmp_path: Path) -> None:
     files_ = sequence(disk, tmp_path)
     files_.grow(0).view[10:13] = b"abc"
     assert bytes(files_.read(10, 3)) == b"abc"
@@ -87,7 +87,7 @@ def test_read_stays_in_one_file(disk: SimulatedDisk, tmp_path: Path) -> None:
         files_.read(SIZE - 1, 2)
 
 
-def test_pieces(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_pieces_end_at_file_borders(disk: SimulatedDisk, tmp_path: Path) -> None:
     files_ = sequence(disk, tmp_path)
     for i in range(3):
         files_.grow(i * SIZE)
@@ -96,7 +96,7 @@ def test_pieces(disk: SimulatedDisk, tmp_path: Path) -> None:
     assert files_.pieces(SIZE, SIZE) == []
 
 
-def test_synced_is_what_was_written_when_it_was_asked(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_a_sync_covers_the_bytes_written_before_it(disk: SimulatedDisk, tmp_path: Path) -> None:
     files_ = sequence(disk, tmp_path)
     files_.grow(0)
     job = files_.sync_job(0, 100)
@@ -120,7 +120,9 @@ def test_synced_is_what_was_written_when_it_was_asked(disk: SimulatedDisk, tmp_p
         (9 * SIZE, [0, SIZE, 2 * SIZE]),
     ],
 )
-def test_cut(disk: SimulatedDisk, tmp_path: Path, at: int, left: list[int]) -> None:
+def test_a_cut_clears_the_bytes_and_removes_the_files_after_it(
+    disk: SimulatedDisk, tmp_path: Path, at: int, left: list[int]
+) -> None:
     files_ = sequence(disk, tmp_path)
     for i in range(3):
         files_.grow(i * SIZE).array[:] = 7
@@ -133,7 +135,7 @@ def test_cut(disk: SimulatedDisk, tmp_path: Path, at: int, left: list[int]) -> N
         assert (files_.file_at(start).array[kept:] == 0).all()
 
 
-def test_cut_before_the_start(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_a_cut_before_the_start_removes_all_files(disk: SimulatedDisk, tmp_path: Path) -> None:
     files_ = sequence(disk, tmp_path)
     files_.grow(2 * SIZE)
     files_.cut(SIZE)
@@ -157,7 +159,7 @@ def test_a_cut_is_on_disk(disk: SimulatedDisk, tmp_path: Path) -> None:
     assert len(disk.syncs) == 1, "the zeros may be those of a cut that was killed before it could sync them"
 
 
-def test_a_cut_that_is_interrupted_leaves_files_that_join(tmp_path: Path) -> None:
+def test_an_interrupted_cut_leaves_files_without_a_gap(tmp_path: Path) -> None:
     class DiesAfterOneRemoval(SimulatedDisk):
         removed = 0
 

@@ -1,4 +1,4 @@
-"""How many files are mapped, when they get their room, what is made ahead."""
+"""The number of mapped files, the allocation of disk space, and files that are made ahead."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STEP = 1 << 16
 
 
 def mapped_paths() -> list[str]:
-    """What this process has mapped."""
+    """Return the paths of all files that this process has mapped."""
     return [
         line.split(maxsplit=5)[5].strip() for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line
     ]
@@ -50,7 +50,7 @@ class TestMappedFiles:
             MappedSequence(disk, folder / str(i), SIZE, step_bytes=STEP, mapped=mapped) for i in range(count)
         ]
 
-    def test_no_more_than_the_bound(self, tmp_path: Path) -> None:
+    def test_the_number_of_mapped_files_is_limited(self, tmp_path: Path) -> None:
         mapped, sequences = self.sequences(tmp_path, 40, 10)
         for i, files in enumerate(sequences):
             files.grow(0).view[0] = i
@@ -61,14 +61,14 @@ class TestMappedFiles:
         assert [files.file_at(0).view[0] for files in sequences] == list(range(40))
         assert len(mapped) == 10
 
-    def test_no_descriptor_is_kept(self, tmp_path: Path) -> None:
+    def test_mapped_files_keep_no_descriptor(self, tmp_path: Path) -> None:
         before = len(os.listdir("/proc/self/fd"))
         _, sequences = self.sequences(tmp_path, 100, 100)
         for files in sequences:
             files.grow(0)
         assert len(os.listdir("/proc/self/fd")) == before
 
-    def test_what_was_asked_for_last_stays(self, tmp_path: Path) -> None:
+    def test_the_files_used_last_stay_mapped(self, tmp_path: Path) -> None:
         _, sequences = self.sequences(tmp_path, 4, 3)
         held = [files.grow(0) for files in sequences[:3]]
         for files in sequences[:3]:
@@ -78,7 +78,7 @@ class TestMappedFiles:
         assert sequences[0].file_at(0) is held[0]
         assert sequences[1].file_at(0) is not held[1]
 
-    def test_what_no_sync_covers_stays(self, tmp_path: Path) -> None:
+    def test_files_with_unsynced_bytes_stay_mapped(self, tmp_path: Path) -> None:
         mapped, sequences = self.sequences(tmp_path, 20, 5)
         for files in sequences:
             files.grow(0)
@@ -90,7 +90,7 @@ class TestMappedFiles:
             files.cut(0)
         assert len(mapped) == 0
 
-    def test_after_a_sync_that_failed_too(self, disk: SimulatedDisk, tmp_path: Path) -> None:
+    def test_a_file_whose_sync_failed_stays_mapped(self, disk: SimulatedDisk, tmp_path: Path) -> None:
         mapped = MappedFiles(1)
         sequences = [MappedSequence(disk, tmp_path / str(i), SIZE, step_bytes=STEP, mapped=mapped) for i in range(3)]
         first = sequences[0].grow(0)
@@ -101,7 +101,7 @@ class TestMappedFiles:
             files.grow(0)
         assert sequences[0].file_at(0) is first
 
-    def test_who_holds_bytes_reads_on(self, tmp_path: Path) -> None:
+    def test_held_bytes_of_a_dropped_file_stay_readable(self, tmp_path: Path) -> None:
         mapped, sequences = self.sequences(tmp_path, 3, 1)
         array = sequences[0].grow(0).array[:4]
         array[:] = 7
@@ -115,7 +115,7 @@ class TestMappedFiles:
 
 
 class TestRoom:
-    def test_a_sparse_file_gets_it_in_steps(self, tmp_path: Path) -> None:
+    def test_a_sparse_file_gets_disk_space_in_steps(self, tmp_path: Path) -> None:
         files = MappedSequence(Disk(), tmp_path, SIZE, step_bytes=STEP)
         path = files.grow(0).path
         assert (path.stat().st_size, room_bytes(path)) == (SIZE, STEP)
@@ -127,7 +127,7 @@ class TestRoom:
         assert room_bytes(path) == 3 * STEP
         assert files.has_room(SIZE - 1) and not files.has_room(SIZE)
 
-    def test_what_another_broker_left_sparse_gets_it_before_it_is_written(self, tmp_path: Path) -> None:
+    def test_a_sparse_file_of_another_broker_gets_space_before_a_write(self, tmp_path: Path) -> None:
         path = tmp_path / f"{0:020d}"
         path.touch()
         os.truncate(path, SIZE)
@@ -136,7 +136,7 @@ class TestRoom:
         files.grow(100)
         assert room_bytes(path) == SIZE and files.has_room(SIZE - 1)
 
-    def test_no_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_rejects_the_next_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         files = MappedSequence(Disk(), tmp_path, SIZE, step_bytes=STEP)
         files.grow(0, STEP)
 
@@ -150,14 +150,12 @@ class TestRoom:
         monkeypatch.undo()
         files.grow(STEP, 1)
 
-    def test_a_sparse_file_that_a_power_cut_left_short_is_made_long_again(self, tmp_path: Path) -> None:
+    def test_a_sparse_file_shortened_by_a_power_cut_is_extended(self, tmp_path: Path) -> None:
         (tmp_path / f"{0:020d}").write_bytes(b"\1" * 100)
         files = MappedSequence(Disk(), tmp_path, SIZE, step_bytes=STEP)
         assert bytes(files.file_at(0).view[:101]) == b"\1" * 100 + b"\0"
 
-    def test_names_are_durable_after_a_sync_and_not_before(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_names_are_on_disk_only_after_a_sync(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         disk, synced = Disk(), list[Path]()
         monkeypatch.setattr(disk, "sync_folder", synced.append)
         files = MappedSequence(disk, tmp_path / "topic" / "0", SIZE, step_bytes=STEP)
@@ -170,7 +168,7 @@ class TestRoom:
         assert len(synced) == 3
         again = MappedSequence(
             disk, tmp_path / "topic" / "0", SIZE, step_bytes=STEP
-        )  # whoever made it was killed, maybe
+        )  # its creator may have been killed
         again.grow(20)
         again.sync_job(0, 21)()
         assert len(synced) == 6
@@ -184,14 +182,14 @@ class TestAhead:
     def names(self, log: CommitLog) -> list[int]:
         return sorted(int(path.name) // SIZE for path in log.files.folder.iterdir())
 
-    def test_the_next_and_the_next_but_one(self, log: CommitLog) -> None:
+    def test_the_next_two_files_are_made_ahead(self, log: CommitLog) -> None:
         worker = HeldWorker()
         ahead = Preallocator(log, worker, worker, ManualClock())
         ahead.poll()
-        assert not len(worker)  # nobody has sent anything yet
+        assert not len(worker)  # there was no send yet
         log.reserve(100)
         ahead.poll()
-        assert self.names(log) == [0]  # the loop makes none
+        assert self.names(log) == [0]  # the loop itself makes no file
         worker.run()
         assert self.names(log) == [0, 1, 2]
         made = log.files._ahead[SIZE]
@@ -200,7 +198,7 @@ class TestAhead:
         worker.run()
         assert self.names(log) == [0, 1, 2, 3]
 
-    def test_the_loop_may_be_faster(self, log: CommitLog) -> None:
+    def test_the_loop_may_make_a_file_before_the_worker(self, log: CommitLog) -> None:
         worker = HeldWorker()
         ahead = Preallocator(log, worker, worker, ManualClock())
         log.reserve(100)
@@ -212,7 +210,7 @@ class TestAhead:
         assert log.files.file_at(SIZE) is mine
         assert log.files.grow(2 * SIZE).view[5] == 0
 
-    def test_the_next_one_when_the_last_is_nearly_full(self, disk: SimulatedDisk, tmp_path: Path) -> None:
+    def test_the_next_file_is_made_when_the_last_is_nearly_full(self, disk: SimulatedDisk, tmp_path: Path) -> None:
         files, worker = MappedSequence(disk, tmp_path / "log", SIZE), HeldWorker()
         ahead = FilePreallocator(files, worker, 1, populate_bytes=SIZE, left_bytes=SIZE // 4)
         ahead.poll(0)  # there is no file yet
@@ -228,7 +226,9 @@ class TestAhead:
         ahead.poll(SIZE)
         assert not len(worker)
 
-    def test_the_last_room_is_left(self, log: CommitLog, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_preallocation_leaves_the_last_space_free(
+        self, log: CommitLog, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(disk, "free_bytes", lambda folder: 2 * SIZE - 1)
         worker = HeldWorker()
         log.reserve(100)
@@ -236,7 +236,7 @@ class TestAhead:
         worker.run()
         assert self.names(log) == [0, 1]
 
-    def test_a_full_disk_is_told_and_tried_when_it_counts(
+    def test_a_failed_preallocation_is_logged_and_the_file_is_made_later(
         self, log: CommitLog, disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
     ) -> None:
         worker = HeldWorker()
@@ -250,7 +250,7 @@ class TestAhead:
         assert log.files.grow(SIZE).size == SIZE
 
     @pytest.mark.parametrize(("count", "is_warm", "populated"), [(1, False, [8 << 20]), (2, True, [9 << 20] * 2)])
-    def test_pages(
+    def test_pages_of_new_files_are_populated(
         self,
         disk: SimulatedDisk,
         tmp_path: Path,
@@ -274,7 +274,7 @@ class TestAhead:
     @pytest.mark.parametrize(
         ("coming_bytes", "upto_bytes"), [(0, 64 << 20), (20 << 20, 88 << 20), (1 << 40, 120 << 20)]
     )
-    def test_pages_for_what_is_to_come(
+    def test_pages_are_populated_for_expected_bytes(
         self,
         disk: SimulatedDisk,
         tmp_path: Path,
@@ -294,15 +294,15 @@ class TestAhead:
         for _ in range(40):
             ahead.poll(coming_bytes)
             ahead.poll(coming_bytes)
-            assert len(worker) <= 2  # one step at a time, beside the files
+            assert len(worker) <= 2  # one step at a time, in addition to the files
             worker.run()
         step = 8 << 20
         assert seen == [(start, start + step) for start in range(0, upto_bytes, step)]
 
-    def test_the_next_pages_are_stored_to(
+    def test_the_next_pages_are_populated_by_stores(
         self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Those behind them are brought in, also in files that were made ahead."""
+        """The pages after them are populated by reads, also in files that were made ahead."""
         seen: list[tuple[int, int, int, bool]] = []
 
         def populate(file: MappedFile, start: int, stop: int, *, stores: bool = False) -> None:
@@ -320,7 +320,9 @@ class TestAhead:
         stored = [(0, 0, 8, True), (0, 8, 12, True), (12, 0, 8, True)]
         assert seen == [*stored, (12, 8, 12, False), (24, 0, 8, False), (24, 8, 12, False)]
 
-    def test_pages_of_any_sequence(self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pages_of_any_sequence_are_populated_in_steps(
+        self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         seen: list[tuple[int, int]] = []
         monkeypatch.setattr(
             "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
@@ -336,10 +338,10 @@ class TestAhead:
         assert seen == [(0, quarter), (quarter, 2 * quarter), (2 * quarter, 3 * quarter), (SIZE - 100, SIZE)]
 
     @pytest.mark.parametrize("flushes", [(100 * 4096 + 5, 2 * SIZE), (2 * SIZE,), (SIZE, SIZE + 100, 2 * SIZE)])
-    def test_what_is_new_is_not_mapped_while_it_is_synced(
+    def test_many_new_pages_are_unmapped_during_their_sync(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushes: tuple[int, ...]
     ) -> None:
-        """If that are many pages; what was synced before stays, as does what lies behind."""
+        """Pages that were synced before stay mapped, and so do the pages after the end of the sync."""
         page = mmap.PAGESIZE
         files = MappedSequence(Disk(), tmp_path / "log", SIZE)
         for _ in range(2):
@@ -349,13 +351,13 @@ class TestAhead:
             file.array[:] = number + 1
         unmapped: set[int] = set()
 
-        def look(file: MappedFile, _: int) -> None:
+        def record_unmapped(file: MappedFile, _: int) -> None:
             at, count = file.array.ctypes.data // page, SIZE // page
             entries = np.fromfile("/proc/self/pagemap", np.uint64, count, offset=at * 8)
             first = both.index(file) * count
             unmapped.update(first + int(i) for i in np.flatnonzero(entries >> np.uint64(63) == 0))
 
-        monkeypatch.setattr(MappedFile, "_sync", look)
+        monkeypatch.setattr(MappedFile, "_sync", record_unmapped)
         done = 0
         for upto in flushes:
             unmapped.clear()
@@ -367,10 +369,10 @@ class TestAhead:
             done = upto
         assert [set(file.array.tolist()) for file in both] == [{1}, {2}]
 
-    def test_what_was_stored_to_long_ago_is_stored_to_again(
+    def test_pages_populated_long_ago_are_stored_to_again(
         self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The system has written it meanwhile; but only when much is to come, or has come, and not for ever."""
+        """Needs many expected or earlier bytes. The number of repetitions without growth is limited."""
         seen: list[tuple[int, int]] = []
         monkeypatch.setattr(
             "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
@@ -380,7 +382,7 @@ class TestAhead:
         files.grow(0)
 
         def stored(position: int, coming_bytes: int = 0) -> list[int]:
-            """Which steps behind `position` are stored to."""
+            """Return the steps after `position` that are stored to."""
             seen.clear()
             for _ in range(6):
                 ahead.poll(position, 4 * SIZE, stores=True, coming_bytes=coming_bytes)
@@ -401,8 +403,8 @@ class TestAhead:
             clock.advance(after_ms)
             assert stored(4 * SIZE, 2 * SIZE) == (window if left > 1 else []), "what comes may be held"
 
-    def test_pages_that_are_stored_to(self, tmp_path: Path) -> None:
-        """They have blocks of the disk then, and hold what they held; beyond the end of the file is no harm."""
+    def test_populating_by_stores_allocates_blocks_and_keeps_bytes(self, tmp_path: Path) -> None:
+        """Pages after the end of the file do no harm."""
         page = mmap.PAGESIZE
         file = Disk().map(tmp_path / "file", 64 * page, sparse=True)
         file.populate(0, 32 * page)
@@ -417,8 +419,10 @@ class TestAhead:
 
     @pytest.mark.kernels
     @pytest.mark.parametrize("is_compiled", [False, True])
-    def test_piece_by_piece(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool) -> None:
-        """From the page of the start to the page of the end, and no further; the twin does as the kernel."""
+    def test_pages_are_populated_piece_by_piece(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool
+    ) -> None:
+        """From the page of the start to the page of the end, and no further. The twin does the same as the kernel."""
         if is_compiled and not jit.available():
             pytest.skip("kernels are off")
         page = mmap.PAGESIZE
@@ -436,7 +440,7 @@ class TestAhead:
         monkeypatch.setattr("wheelmq.system.disk._MADV_POPULATE_READ", no_advice)
         assert not file.populate(0, 20 * page)
 
-    def test_a_system_that_does_not_populate_is_told_of_once(
+    def test_a_system_that_cannot_populate_pages_is_logged_once(
         self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr("wheelmq.system.disk._MADV_POPULATE_READ", 9999)
@@ -447,7 +451,7 @@ class TestAhead:
             ahead.poll(0, SIZE)
         assert caplog.text.count("not populated ahead") == 1
 
-    def test_through_a_broker(self, tmp_path: Path) -> None:
+    def test_a_broker_makes_files_ahead(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path / "store", log_files_ahead=2) as harness:
             bodies = [bytes([i]) * 300_000 for i in range(20)]
             for body in bodies:
@@ -458,7 +462,7 @@ class TestAhead:
             assert [len(body) for body in harness.bodies("T")] == [300_000] * 20
 
 
-def test_a_table_of_many_queues_maps_few(tmp_path: Path) -> None:
+def test_a_table_of_many_queues_maps_few_files(tmp_path: Path) -> None:
     units = np.zeros(1, QUEUE_UNIT.dtype)
     units["size"] = 100
     paths = StorePaths(tmp_path)
@@ -477,7 +481,7 @@ def test_a_table_of_many_queues_maps_few(tmp_path: Path) -> None:
     assert sum(room_bytes(path) for path in tmp_path.rglob("0" * 20)) == 200 * STEP
 
 
-def test_zeros_that_one_cut_could_not_bring_to_disk_the_next_one_does(tmp_path: Path) -> None:
+def test_a_second_cut_syncs_the_zeros_that_the_first_could_not(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     files = MappedSequence(disk, tmp_path / "log", SIZE)
     file = files.grow(0, SIZE)

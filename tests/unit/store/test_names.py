@@ -1,4 +1,4 @@
-"""A log file whose name is not on disk is none: what is acknowledged in it must be found again."""
+"""A log file counts only when its name is on disk, because its acknowledged messages must be found again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wheelmq.testing.harness import BrokerHarness
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["goes on", "is killed"])
-def test_a_folder_that_could_not_be_synced(tmp_path: Path, killed: bool) -> None:
-    """The next file of the log is made, the sync of its folder fails; then it is written all the same."""
+def test_a_failed_sync_of_the_folder_loses_no_acknowledged_message(tmp_path: Path, killed: bool) -> None:
+    """The next log file is made, and the sync of its folder fails. The file is then written all the same."""
     with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", log_file_bytes=64 << 10) as harness:
         for _ in range(2):
             assert harness.send("T", bytes(20_000)).code == 0

@@ -1,4 +1,4 @@
-"""What a store is after a stop of any kind. The broker's harness stands around it, so that pulls show what is left."""
+"""The store after a stop of any kind. It runs in a broker harness, so that pulls show the messages that are left."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stopped(harness: BrokerHarness) -> Iterator[tuple[BrokerHarness, list[Record]]]:
-    """A killed broker with ten messages in its log, that the test may damage and start."""
+    """A killed broker with ten messages in its log. A test may damage the log before the start."""
     records = send_all(harness, 10)
     harness.crash()
     yield harness, records
 
 
-def test_everything_is_there_again(harness: BrokerHarness, clean: bool) -> None:
+def test_a_restart_finds_all_messages(harness: BrokerHarness, clean: bool) -> None:
     records = send_all(harness, 10)
     end, last_ms = harness.broker.store.log.end, harness.broker.store.log.last_store_ms
     harness.restart(clean=clean)
@@ -70,7 +70,7 @@ def test_everything_is_there_again(harness: BrokerHarness, clean: bool) -> None:
     invariants.check(harness.broker)
 
 
-def test_through_several_log_files(harness: BrokerHarness, clean: bool) -> None:
+def test_a_restart_finds_messages_in_several_log_files(harness: BrokerHarness, clean: bool) -> None:
     for i in range(30):
         harness.send("T", b"%d" % i * 100_000)
     assert harness.broker.store.log.files.end == 4 << 20 or harness.broker.store.log.files.end > 2 << 20
@@ -79,7 +79,7 @@ def test_through_several_log_files(harness: BrokerHarness, clean: bool) -> None:
     assert harness.bodies("T") == before and len(before) == 30
 
 
-def test_store_time_does_not_decrease_over_a_stop(harness: BrokerHarness, clock: ManualClock, clean: bool) -> None:
+def test_the_store_time_does_not_decrease_over_a_stop(harness: BrokerHarness, clock: ManualClock, clean: bool) -> None:
     send_all(harness, 1)
     clock.step(-60_000)
     harness.restart(clean=clean)
@@ -88,10 +88,10 @@ def test_store_time_does_not_decrease_over_a_stop(harness: BrokerHarness, clock:
     assert second.store_ms == first.store_ms
 
 
-def test_a_stop_between_a_blank_and_the_next_record(harness: BrokerHarness, store: Path) -> None:
+def test_a_stop_between_a_blank_and_the_next_record_is_recovered(harness: BrokerHarness, store: Path) -> None:
     harness.send("T", bytes(600_000))
     log = harness.broker.store.log
-    log.reserve(600_000)  # which fills the file with a blank, and then the process ends
+    log.reserve(600_000)  # this fills the file with a blank; then the process ends
     assert log.end == 1 << 20
     harness.restart(clean=False)
     assert harness.broker.store.log.end == 1 << 20
@@ -100,10 +100,10 @@ def test_a_stop_between_a_blank_and_the_next_record(harness: BrokerHarness, stor
 
 
 class TestTornTail:
-    """The last record is on disk in part; behind the part are the zeros that the file was made of."""
+    """The last record is partly on disk. The rest are zeros of the new file."""
 
     def last(self, records: list[Record]) -> tuple[int, int, int]:
-        """Position of the last record, its size, and where behind its position its body ends."""
+        """Return the position and size of the last record, and the end of its body relative to its position."""
         record = records[-1]
         return record.position, record.size, 88 + len(record.message.body)
 
@@ -120,7 +120,7 @@ class TestTornTail:
         harness.crash()
         return found
 
-    def test_at_every_byte_up_to_the_end_of_its_body(
+    def test_a_record_torn_at_any_byte_of_its_body_is_dropped(
         self, stopped: tuple[BrokerHarness, list[Record]], store: Path
     ) -> None:
         harness, records = stopped
@@ -129,7 +129,9 @@ class TestTornTail:
         for cut in range(body_end):
             assert self.start(harness, store, whole, position, size, cut) == bodies(9), cut
 
-    def test_at_every_byte_behind_its_body(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+    def test_a_record_torn_at_any_byte_after_its_body_is_dropped(
+        self, stopped: tuple[BrokerHarness, list[Record]], store: Path
+    ) -> None:
         harness, records = stopped
         position, size, body_end = self.last(records)
         whole = (store / LOG).read_bytes()[position : position + size]
@@ -138,7 +140,7 @@ class TestTornTail:
         ]
         assert not wrong
 
-    def test_what_is_behind_the_end_is_zeroed(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+    def test_the_log_is_cleared_after_its_end(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
         harness, records = stopped
         position, _size, _ = self.last(records)
         write(store / LOG, position + 4, b"\0")
@@ -149,7 +151,7 @@ class TestTornTail:
         harness.restart(clean=False)
         assert harness.bodies("T") == [*bodies(9), b"after"]
 
-    def test_files_behind_the_end_go(self, harness: BrokerHarness, store: Path) -> None:
+    def test_files_after_the_end_are_removed(self, harness: BrokerHarness, store: Path) -> None:
         harness.send("T", bytes(600_000))
         records = send_all(harness, 3)
         harness.send("T", bytes(600_000))
@@ -161,7 +163,9 @@ class TestTornTail:
         assert [body[:9] for body in harness.bodies("T")] == [bytes(9)]
 
 
-def test_a_flipped_bit_in_the_last_body(stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+def test_a_flipped_bit_in_the_last_body_drops_the_record(
+    stopped: tuple[BrokerHarness, list[Record]], store: Path
+) -> None:
     harness, records = stopped
     at = records[-1].position + 88
     write(store / LOG, at, bytes([(store / LOG).read_bytes()[at] ^ 0x08]))
@@ -170,7 +174,7 @@ def test_a_flipped_bit_in_the_last_body(stopped: tuple[BrokerHarness, list[Recor
     invariants.check(harness.broker)
 
 
-def test_a_flipped_bit_in_an_old_body_costs_that_message_alone(harness: BrokerHarness, store: Path) -> None:
+def test_a_flipped_bit_in_an_old_body_loses_only_that_message(harness: BrokerHarness, store: Path) -> None:
     records = send_all(harness, 10)
     harness.advance(60_000)
     harness.send("T", b"later")
@@ -179,16 +183,16 @@ def test_a_flipped_bit_in_an_old_body_costs_that_message_alone(harness: BrokerHa
     try:
         harness.start()
     except (ValueError, OSError):
-        return  # to refuse is right too: somebody must look at the disk
+        return  # a rejected start is right too: an operator must check the disk
     assert harness.bodies("T")[-1] == b"later"
 
 
 @pytest.mark.parametrize("flip", [1 << 63, 1 << 40, 1 << 12], ids=["negative", "in no origin", "than log between"])
 @pytest.mark.parametrize("size", [10, 70_000])
-def test_a_queue_offset_that_cannot_be_costs_that_message_alone(
+def test_an_impossible_queue_offset_loses_only_that_message(
     harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture, flip: int, size: int
 ) -> None:
-    """The blanks up to it would fill the disk."""
+    """The blanks up to that offset would fill the disk."""
     for i in range(30):
         harness.send("T", b"%02d" % i * (size // 2))
     harness.send("T", b"parked", delay_ms=600_000)
@@ -212,8 +216,8 @@ def test_a_queue_offset_that_cannot_be_costs_that_message_alone(
 
 
 @pytest.mark.parametrize("flip", [1 << 20, 1 << 30])
-def test_the_first_offset_of_a_queue_cannot_be_any(harness: BrokerHarness, store: Path, flip: int) -> None:
-    """The queue would begin behind all its other messages."""
+def test_an_impossible_first_offset_loses_only_that_message(harness: BrokerHarness, store: Path, flip: int) -> None:
+    """The queue would begin after all its other messages."""
     records = send_all(harness, 9)
     harness.advance(5000)
     harness.send("T", b"later")
@@ -241,9 +245,7 @@ def test_a_cancel_with_a_damaged_offset_still_cancels(harness: BrokerHarness, st
 
 
 @pytest.mark.parametrize("at", [4, 28, 84], ids=["magic", "position", "body size"])
-def test_what_has_not_the_form_of_a_record_is_passed_over_by_pulls(
-    harness: BrokerHarness, caplog: pytest.LogCaptureFixture, at: int
-) -> None:
+def test_a_pull_skips_a_damaged_record(harness: BrokerHarness, caplog: pytest.LogCaptureFixture, at: int) -> None:
     records = send_all(harness, 10)
     file = harness.broker.store.log.files.file_at(records[4].position)
     file.array[records[4].position + at] ^= 1
@@ -252,17 +254,17 @@ def test_what_has_not_the_form_of_a_record_is_passed_over_by_pulls(
 
 
 @pytest.mark.parametrize("at", [0, 4, 28, 84], ids=["size", "magic", "position", "body size"])
-def test_an_old_record_that_is_none_any_more_stops_the_start(harness: BrokerHarness, store: Path, at: int) -> None:
+def test_a_damaged_old_record_stops_the_start(harness: BrokerHarness, store: Path, at: int) -> None:
     records = send_all(harness, 10)
     harness.advance(60_000)
     harness.send("T", b"later")
     harness.stop()
-    (store / "config" / "snapshot").unlink()  # with it nobody looks there
+    (store / "config" / "snapshot").unlink()  # with the snapshot no start reads there
     log = (store / LOG).read_bytes()
     write(store / LOG, records[4].position + at, b"\x7f" * 4)
     with pytest.raises(recovery.LogDamaged, match="put a good copy in its place"):
         harness.start()
-    write(store / LOG, 0, log)  # a start that was refused has changed nothing
+    write(store / LOG, 0, log)  # the failed start has changed nothing
     harness.start()
     assert harness.bodies("T") == [*bodies(10), b"later"]
     harness.stop()
@@ -273,7 +275,7 @@ def test_an_old_record_that_is_none_any_more_stops_the_start(harness: BrokerHarn
     assert harness.bodies("T") == bodies(4)
 
 
-def test_records_that_are_gone_without_a_trace_are_told_of(
+def test_records_that_are_missing_without_a_trace_are_logged(
     harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = send_all(harness, 9)
@@ -288,7 +290,7 @@ def test_records_that_are_gone_without_a_trace_are_told_of(
     assert "they are missing" in caplog.text
 
 
-def test_a_sector_that_is_missing_among_the_last_properties(harness: BrokerHarness, store: Path) -> None:
+def test_a_missing_sector_of_the_last_properties_drops_the_record(harness: BrokerHarness, store: Path) -> None:
     send_all(harness, 9)
     harness.send("T", b"last", properties={"long": "x" * 2000})
     record = harness.read_queue("T")[-1]
@@ -298,21 +300,23 @@ def test_a_sector_that_is_missing_among_the_last_properties(harness: BrokerHarne
     assert harness.bodies("T") == bodies(9)
 
 
-def test_a_property_with_a_nul_is_refused(harness: BrokerHarness) -> None:
+def test_a_property_with_a_nul_is_rejected(harness: BrokerHarness) -> None:
     for properties in ({"a": "x\0y"}, {"a\0": "x"}):
         assert harness.send("T", properties=properties).code == ResponseCode.MESSAGE_ILLEGAL
     assert harness.bodies("T") == []
 
 
 class TestQueues:
-    def test_gone_without_a_checkpoint(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+    def test_missing_queues_are_rebuilt_without_a_checkpoint(
+        self, stopped: tuple[BrokerHarness, list[Record]], store: Path
+    ) -> None:
         harness, records = stopped
         shutil.rmtree(store / "consumequeue")
         (store / "checkpoint").unlink(missing_ok=True)
         harness.start()
         assert harness.read_queue("T") == records
 
-    def test_gone_with_a_checkpoint(self, harness: BrokerHarness, store: Path) -> None:
+    def test_missing_queues_are_rebuilt_with_a_checkpoint(self, harness: BrokerHarness, store: Path) -> None:
         records = send_all(harness, 10)
         harness.advance(10_000)
         records += [harness.send("T", b"late") and harness.read_queue("T")[-1]]
@@ -321,13 +325,15 @@ class TestQueues:
         harness.start()
         assert harness.read_queue("T") == records
 
-    def test_the_last_units_are_gone(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+    def test_missing_last_units_are_rebuilt(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
         harness, records = stopped
         write(store / f"consumequeue/T/0/{0:020d}", 6 * 20, bytes(4 * 20))
         harness.start()
         assert harness.read_queue("T") == records
 
-    def test_units_of_records_that_are_gone_go(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+    def test_units_of_missing_records_are_removed(
+        self, stopped: tuple[BrokerHarness, list[Record]], store: Path
+    ) -> None:
         harness, records = stopped
         write(store / LOG, records[7].position, bytes(8))
         harness.start()
@@ -337,7 +343,9 @@ class TestQueues:
         harness.send("T", b"after")
         assert harness.bodies("T") == [*bodies(7), b"after"]
 
-    def test_a_disk_that_is_full_for_one_queue(self, harness: BrokerHarness, disk: SimulatedDisk, clean: bool) -> None:
+    def test_a_disk_that_is_full_for_one_queue_loses_no_message(
+        self, harness: BrokerHarness, disk: SimulatedDisk, clean: bool
+    ) -> None:
         harness.send("A", b"-")
         for i in range(20):
             harness.send("A", b"%d" % i, delay_ms=1000 * (i + 1))
@@ -355,7 +363,7 @@ class TestQueues:
         harness.advance(1000)
         assert harness.bodies("T")[295:] == [b"%d" % i for i in range(20)]
 
-    def test_holes_and_units_behind_them_go_when_their_records_are_gone(
+    def test_holes_and_later_units_of_missing_records_are_removed(
         self, stopped: tuple[BrokerHarness, list[Record]], store: Path
     ) -> None:
         harness, records = stopped
@@ -371,7 +379,7 @@ class TestQueues:
             assert path.read_bytes()[2 * 20 :] == bytes(298 * 20)
             harness.crash()
 
-    def test_units_written_again_are_brought_to_disk_again(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_rebuilt_units_are_synced_again(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         records = send_all(harness, 3)
         harness.restart(clean=False)
         harness.advance(20_000)
@@ -381,7 +389,7 @@ class TestQueues:
         harness.start()
         assert harness.read_queue("T") == records
 
-    def test_after_a_sync_that_failed_there_is_no_checkpoint(
+    def test_a_failed_sync_prevents_the_checkpoint(
         self, harness: BrokerHarness, disk: SimulatedDisk, store: Path
     ) -> None:
         send_all(harness, 3)
@@ -399,7 +407,7 @@ class TestQueues:
 
 
 class TestPowerCut:
-    def test_what_was_acknowledged_is_there(self, tmp_path: Path, disk: SimulatedDisk) -> None:
+    def test_acknowledged_messages_survive_a_power_cut(self, tmp_path: Path, disk: SimulatedDisk) -> None:
         for seed in range(10):
             with BrokerHarness(tmp_path / str(seed), disk=disk, seed=seed, flush_mode="SYNC_FLUSH") as harness:
                 send_all(harness, 10)
@@ -428,8 +436,8 @@ class TestPowerCut:
             assert harness.bodies("U") == [b"elsewhere"] * 3
 
 
-def test_the_walk_over_a_log(harness: BrokerHarness) -> None:
-    """Rows and end of the walk are those of the records that stand there, over a file's border."""
+def test_a_walk_over_the_log_returns_all_records(harness: BrokerHarness) -> None:
+    """Rows and end of the walk match the records in the log, also across a file border."""
     for i in range(30):
         harness.send("T", b"%d" % i * 50_000)
     records = invariants.read_log(harness.broker).records
@@ -446,7 +454,7 @@ def test_the_walk_over_a_log(harness: BrokerHarness) -> None:
     assert sum(len(rows) for rows in behind.chunks()) == 10
 
 
-def test_the_names_of_a_walk_grow() -> None:
+def test_a_walk_interns_many_names() -> None:
     names = recovery.InternedNames()
     wanted = [f"topic-{i}" + "x" * 60 for i in range(700)]
     rows = [names.intern(name) for name in wanted]
@@ -459,7 +467,9 @@ def test_the_names_of_a_walk_grow() -> None:
     [struct.pack(">iI", -1, 0xDAA320A7), struct.pack(">iI", 1 << 30, 0xDAA320A7), b"\xff" * 8],
     ids=["negative", "huge", "ones"],
 )
-def test_a_hostile_first_record(stopped: tuple[BrokerHarness, list[Record]], store: Path, head: bytes) -> None:
+def test_a_hostile_first_record_gives_an_empty_log(
+    stopped: tuple[BrokerHarness, list[Record]], store: Path, head: bytes
+) -> None:
     harness, _ = stopped
     write(store / LOG, 0, head)
     harness.start()

@@ -37,7 +37,7 @@ def message(topic: str = "T", queue_id: int = 0, body: bytes = b"body", **fields
     return Message(topic, queue_id, body, {"TAGS": "TagA"}, **fields)
 
 
-def test_a_record_and_its_unit(store: Store) -> None:
+def test_a_dispatch_writes_the_units_of_appended_records(store: Store) -> None:
     first, second = store.append(message()), store.append(message(body=b"more"))
     assert (first.position, first.queue_offset, first.store_ms) == (0, 0, START_MS)
     assert (second.position, second.queue_offset) == (first.size, 1)
@@ -66,14 +66,14 @@ def test_the_origin_is_the_last_property(store: Store) -> None:
     assert raw.endswith(f"__WMQ_ORIGIN\x01{origin_text(timer_origin(5))}\x02".encode())
 
 
-def test_nobody_hands_in_an_origin(store: Store) -> None:
+def test_a_message_with_an_origin_fails_an_assertion(store: Store) -> None:
     forged = message()
     forged.properties[props.WMQ_ORIGIN] = origin_text(timer_origin(5))
     with pytest.raises(AssertionError):
         store.append(forged)
 
 
-def test_properties_that_do_not_fit(store: Store) -> None:
+def test_properties_that_are_too_long_are_rejected(store: Store) -> None:
     long = message()
     long.properties["k"] = "x" * (props.PROPERTIES_BYTES_MAX - len(props.encode(long.properties)) - 3)
     assert store.append(long).queue_offset == 0
@@ -84,7 +84,7 @@ def test_properties_that_do_not_fit(store: Store) -> None:
 
 
 @pytest.mark.parametrize("field", ["flag", "sys_flag", "reconsume_times", "born_ms"])
-def test_a_number_that_does_not_fit_uses_up_nothing(store: Store, field: str) -> None:
+def test_a_number_out_of_range_uses_no_queue_offset(store: Store, field: str) -> None:
     store.append(message())
     end = store.log.end
     with pytest.raises(struct.error):
@@ -93,7 +93,7 @@ def test_a_number_that_does_not_fit_uses_up_nothing(store: Store, field: str) ->
     assert store.append(message()).queue_offset == 1
 
 
-def test_a_full_log_uses_up_nothing(store: Store, disk: SimulatedDisk) -> None:
+def test_a_full_log_uses_no_queue_offset(store: Store, disk: SimulatedDisk) -> None:
     store.append(message(body=bytes(60_000)))
     disk.is_full = lambda path: "commitlog" in str(path)
     with pytest.raises(DiskFull):
@@ -102,7 +102,7 @@ def test_a_full_log_uses_up_nothing(store: Store, disk: SimulatedDisk) -> None:
     assert store.append(message(body=bytes(60_000))).queue_offset == 1
 
 
-def test_full_queues_leave_the_journal_for_the_next_try(store: Store, disk: SimulatedDisk) -> None:
+def test_full_queues_keep_the_journal_for_the_next_try(store: Store, disk: SimulatedDisk) -> None:
     for _ in range(12):
         store.append(message())
     disk.is_full = lambda path: "consumequeue" in str(path)
@@ -117,20 +117,20 @@ def test_full_queues_leave_the_journal_for_the_next_try(store: Store, disk: Simu
     assert queue is not None and queue.end == 13
 
 
-def test_a_flush_brings_the_log_to_disk(store: Store, disk: SimulatedDisk, clock: ManualClock) -> None:
+def test_a_flush_syncs_the_records_before_it(store: Store, disk: SimulatedDisk, clock: ManualClock) -> None:
     store.append(message())
     store.dispatch()
     disk.syncs.clear()
     upto, job = store.flush_job()
     clock.advance(1000)
-    store.append(message())  # after the flush began: none of its business
+    store.append(message())  # the flush does not cover later records
     job()
     assert [path.parent.name for path in disk.syncs] == ["commitlog"]
     store.note_flushed(upto)
     assert store.log.synced == upto < store.log.end
 
 
-def test_a_checkpoint_brings_the_queues_to_disk_and_then_says_so(
+def test_a_checkpoint_is_written_after_the_sync_of_the_queues(
     store: Store, disk: SimulatedDisk, clock: ManualClock
 ) -> None:
     assert store.checkpoint_job() is None  # nothing has changed
@@ -152,7 +152,7 @@ def test_a_checkpoint_brings_the_queues_to_disk_and_then_says_so(
     assert store.checkpoint_job() is None
 
 
-def test_what_fails_to_be_synced_is_in_no_checkpoint(store: Store, disk: SimulatedDisk) -> None:
+def test_a_failed_sync_writes_no_checkpoint(store: Store, disk: SimulatedDisk) -> None:
     store.append(message())
     store.dispatch()
     disk.sync_error = OSError(5, "Input/output error")
@@ -164,7 +164,7 @@ def test_what_fails_to_be_synced_is_in_no_checkpoint(store: Store, disk: Simulat
     assert store.checkpoint_job() is not None
 
 
-def test_abort_says_that_a_broker_runs(disk: SimulatedDisk, clock: ManualClock, tmp_path: Path) -> None:
+def test_the_abort_file_exists_while_a_broker_runs(disk: SimulatedDisk, clock: ManualClock, tmp_path: Path) -> None:
     store = open_store(disk, clock, tmp_path)
     assert store.last_stop_was_clean
     assert (tmp_path / "abort").read_text() == "4242"
@@ -176,7 +176,9 @@ def test_abort_says_that_a_broker_runs(disk: SimulatedDisk, clock: ManualClock, 
     assert not open_store(disk, clock, tmp_path).last_stop_was_clean
 
 
-def test_one_broker_at_a_time(disk: SimulatedDisk, clock: ManualClock, tmp_path: Path, store: Store) -> None:
+def test_a_store_has_only_one_broker_at_a_time(
+    disk: SimulatedDisk, clock: ManualClock, tmp_path: Path, store: Store
+) -> None:
     with pytest.raises(StoreLocked):
         Store(StorePaths(tmp_path), SETTINGS, disk, clock)
     store.close()
@@ -197,7 +199,7 @@ def test_one_broker_at_a_time(disk: SimulatedDisk, clock: ManualClock, tmp_path:
         (None, "0", False),
     ],
 )
-def test_the_queue_a_parked_message_names(
+def test_the_queue_that_a_parked_message_names_is_found(
     store: Store, topic: str | None, queue_id: str | None, known: bool, tmp_path: Path
 ) -> None:
     pairs = {props.REAL_TOPIC: topic, props.REAL_QID: queue_id}

@@ -1,4 +1,4 @@
-"""Warm log files are locked in memory, and unlocked when the log has left them."""
+"""Warm log files are locked in memory, and unlocked once the log has left them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.harness import BrokerHarness
 
 SIZE = 64 << 10
-"""Less than any system lets a process lock."""
+"""Less than the memory that any system lets a process lock."""
 
 
 def locked_kib(path: Path) -> int:
-    """How much of a mapped file is locked, by the system's books."""
+    """Return the locked size of a mapped file, as the system reports it."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     total = 0
     for line in lines:
@@ -78,7 +78,7 @@ def test_files_made_ahead_are_locked_until_the_log_has_left_them(tmp_path: Path)
     assert [locked_kib(file.path) for file in made] == [0, 64]
 
 
-def test_without_permission_one_warning_says_what_to_allow(
+def test_missing_permission_gives_one_warning_with_the_needed_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(file: MappedFile) -> None:
@@ -96,7 +96,9 @@ def test_without_permission_one_warning_says_what_to_allow(
 
 
 @pytest.mark.parametrize("is_warm", [True, False])
-def test_a_broker_locks_them_when_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_warm: bool) -> None:
+def test_a_broker_locks_files_only_if_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_warm: bool
+) -> None:
     seen: list[tuple[str, int]] = []
     monkeypatch.setattr(MappedFile, "lock", lambda file: seen.append(("lock", int(file.path.name))))
     monkeypatch.setattr(MappedFile, "unlock", lambda file: seen.append(("unlock", int(file.path.name))))
