@@ -1,4 +1,4 @@
-"""The machine's file system, and the simulated one where both must agree."""
+"""The machine's file system, and the simulated one wherever both must agree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def any_disk(request: pytest.FixtureRequest) -> Disk:
 
 
 class TestMap:
-    def test_a_new_file_is_there_in_full_and_zero(self, any_disk: Disk, tmp_path: Path) -> None:
+    def test_a_new_file_has_disk_space_and_only_zeros(self, any_disk: Disk, tmp_path: Path) -> None:
         path = tmp_path / "deep" / "file"
         file = any_disk.map(path, 10_000)
         assert bytes(file.view) == bytes(10_000)
@@ -53,18 +53,18 @@ class TestMap:
         assert (tmp_path / "file").read_bytes()[4:8] == b"\0\x07\x08\0"
         assert any_disk.map(tmp_path / "file", 4096).view[6] == 8
 
-    def test_another_size(self, any_disk: Disk, tmp_path: Path) -> None:
+    def test_a_file_of_another_size_is_rejected(self, any_disk: Disk, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"x")
         with pytest.raises(OSError, match="has 1 bytes where 4096 are configured") as caught:
             any_disk.map(tmp_path / "file", 4096)
         assert caught.value.errno == errno.EINVAL
 
-    def test_a_file_left_by_a_stop_while_it_was_made_is_made_anew(self, any_disk: Disk, tmp_path: Path) -> None:
+    def test_an_unfinished_file_is_made_again(self, any_disk: Disk, tmp_path: Path) -> None:
         (tmp_path / "file.new").write_bytes(b"half")
         assert bytes(any_disk.map(tmp_path / "file", 100).view) == bytes(100)
         assert os.listdir(tmp_path) == ["file"]
 
-    def test_no_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_leaves_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(handle: int, at: int, size: int) -> None:
             os.pwrite(handle, b"part of it", 0)
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -76,7 +76,9 @@ class TestMap:
 
     @pytest.mark.parametrize("name", ["open", "posix_fallocate", "fsync", "mkdir"])
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-    def test_no_room_at_any_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    def test_a_full_disk_at_any_step_leaves_no_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
+    ) -> None:
         def full(*_: object, **__: object) -> int:
             raise OSError(code, os.strerror(code))
 
@@ -108,7 +110,7 @@ class TestMap:
         assert not isinstance(caught.value, DiskFull)
         assert os.listdir(tmp_path) == []
 
-    def test_two_may_make_one_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_two_threads_may_make_one_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path, really = tmp_path / "file", os.posix_fallocate
 
         def slow(handle: int, at: int, size: int) -> None:
@@ -122,7 +124,7 @@ class TestMap:
         assert os.listdir(tmp_path) == ["file"]
 
     @pytest.mark.parametrize("is_full", [False, True])
-    def test_a_file_that_is_in_place_does_not_give_way_to_a_later_one(
+    def test_an_existing_file_is_not_replaced_by_a_later_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
     ) -> None:
         path, really = tmp_path / "file", os.posix_fallocate
@@ -138,7 +140,7 @@ class TestMap:
         assert Disk().map(path, 4096).view[0] == 7
         assert os.listdir(tmp_path) == ["file"]
 
-    def test_what_unfinished_makers_left_goes_and_nothing_else(self, tmp_path: Path) -> None:
+    def test_only_leftovers_of_unfinished_files_are_removed(self, tmp_path: Path) -> None:
         for name in ("file.7.new", "file.new", "file2.new", "file.bak"):
             (tmp_path / name).write_bytes(b"x")
         Disk().allocate(tmp_path / "file", 4096)
@@ -158,14 +160,14 @@ class TestMap:
         disk.replace(tmp_path / "a" / "c" / "small", b"x")
         assert disk.synced == [tmp_path / "a", tmp_path / "a" / "c"]
 
-    def test_sync_says_how_much_is_on_disk(self, any_disk: Disk, tmp_path: Path) -> None:
+    def test_synced_bytes_grow_with_each_sync(self, any_disk: Disk, tmp_path: Path) -> None:
         file = any_disk.map(tmp_path / "file", 4096)
         assert file.synced_bytes == 0
         file.sync(100)
         file.sync(50)
         assert file.synced_bytes == 100
 
-    def test_a_failed_sync_says_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failed_sync_leaves_synced_bytes_unchanged(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = Disk().map(tmp_path / "file", 4096)
 
         def fail(*_: object) -> int:
@@ -177,7 +179,7 @@ class TestMap:
             file.sync(100)
         assert file.synced_bytes == 0
 
-    def test_sync_needs_no_descriptor(self, tmp_path: Path) -> None:
+    def test_a_sync_needs_no_descriptor(self, tmp_path: Path) -> None:
         file = Disk().map(tmp_path / "file", 5000)
         file.view[:5] = b"hello"
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -192,12 +194,12 @@ class TestMap:
 
 
 class TestSmallFiles:
-    def test_read(self, any_disk: Disk, tmp_path: Path) -> None:
+    def test_a_read_returns_the_bytes_or_none(self, any_disk: Disk, tmp_path: Path) -> None:
         assert any_disk.read(tmp_path / "none") is None
         (tmp_path / "file").write_bytes(b"x")
         assert any_disk.read(tmp_path / "file") == b"x"
 
-    def test_replace(self, any_disk: Disk, tmp_path: Path) -> None:
+    def test_a_replacement_may_keep_the_previous_file(self, any_disk: Disk, tmp_path: Path) -> None:
         path = tmp_path / "deep" / "file"
         any_disk.replace(path, b"one")
         any_disk.replace(path, b"two")
@@ -207,8 +209,8 @@ class TestSmallFiles:
         assert path.read_bytes() == b"four"
         assert path.with_name("file.bak").read_bytes() == b"three"
 
-    def test_a_replacement_is_for_who_might_read_the_old_file(self, any_disk: Disk, tmp_path: Path) -> None:
-        """A file of settings may hold what others are not to see."""
+    def test_a_replacement_keeps_the_mode_of_the_old_file(self, any_disk: Disk, tmp_path: Path) -> None:
+        """A settings file may hold secrets that other users must not see."""
         path = tmp_path / "f"
         path.write_bytes(b"old")
         for mode in (0o600, 0o664):
@@ -216,9 +218,7 @@ class TestSmallFiles:
             any_disk.replace(path, b"new", keep_previous=True)
             assert [stat.S_IMODE(one.stat().st_mode) for one in (path, tmp_path / "f.bak")] == [mode, mode]
 
-    def test_a_replacement_that_fails_leaves_the_old_file(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_failed_replacement_leaves_the_old_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "file"
         Disk().replace(path, b"old")
 
@@ -230,7 +230,7 @@ class TestSmallFiles:
             Disk().replace(path, b"new", keep_previous=True)
         assert path.read_bytes() == b"old"
 
-    def test_list_and_remove(self, any_disk: Disk, tmp_path: Path) -> None:
+    def test_files_are_listed_and_removed(self, any_disk: Disk, tmp_path: Path) -> None:
         assert any_disk.list(tmp_path / "none") == []
         any_disk.make_folder(tmp_path / "a" / "b")
         (tmp_path / "z").write_bytes(b"")
@@ -241,7 +241,7 @@ class TestSmallFiles:
 
 
 class TestLock:
-    def test_another_process_is_refused_while_this_one_holds_it(self, tmp_path: Path) -> None:
+    def test_a_held_lock_rejects_another_process(self, tmp_path: Path) -> None:
         path = tmp_path / "store" / "lock"
         path.parent.mkdir()
         with subprocess.Popen(
@@ -256,7 +256,7 @@ class TestLock:
         assert path.read_bytes() == b"lock"
         held.close()
 
-    def test_the_simulated_lock_refuses_a_second_broker_of_this_process(self, tmp_path: Path) -> None:
+    def test_the_simulated_lock_rejects_a_second_broker_of_this_process(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()
         held = disk.lock(tmp_path / "lock")
         with pytest.raises(StoreLocked):
@@ -268,7 +268,7 @@ class TestLock:
 
 
 class TestReadOnly:
-    def test_it_reads_and_makes_nothing(self, tmp_path: Path) -> None:
+    def test_a_read_only_disk_reads_and_changes_nothing(self, tmp_path: Path) -> None:
         Disk().map(tmp_path / "file", 4096).view[0] = 9
         file = ReadOnlyDisk().map(tmp_path / "file", 4096)
         assert file.view[0] == 9
@@ -282,7 +282,7 @@ class TestReadOnly:
 
 
 class TestPowerCut:
-    def test_what_was_synced_stays_and_the_rest_may_go(self, tmp_path: Path) -> None:
+    def test_a_power_cut_keeps_synced_bytes_and_may_lose_others(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()
         file = disk.map(tmp_path / "file", 3 * PAGE_BYTES)
         file.array[:] = 1
@@ -293,14 +293,14 @@ class TestPowerCut:
 
     @staticmethod
     def _cut(path: Path, seed: int, torn: float) -> bytes:
-        """A file of two pages that was written and not synced, behind a power cut."""
+        """Return the bytes of a file of two pages that was written and not synced, after a power cut."""
         disk = SimulatedDisk()
         disk.map(path, 2 * PAGE_BYTES).array[:] = 1
         disk.sync_folder(path.parent)
         disk.cut_power(Random(seed), torn=torn)
         return path.read_bytes()
 
-    def test_pages_are_kept_one_by_one(self, tmp_path: Path) -> None:
+    def test_pages_are_kept_independently(self, tmp_path: Path) -> None:
         outcomes = set()
         for seed in range(40):
             raw = self._cut(tmp_path / str(seed), seed, torn=0.0)
@@ -308,7 +308,7 @@ class TestPowerCut:
             outcomes.add((raw[0], raw[-1]))
         assert outcomes == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
-    def test_a_torn_page_is_kept_sector_by_sector(self, tmp_path: Path) -> None:
+    def test_sectors_of_a_torn_page_are_kept_independently(self, tmp_path: Path) -> None:
         outcomes = set()
         for seed in range(40):
             raw = self._cut(tmp_path / str(seed), seed, torn=1.0)
@@ -317,7 +317,7 @@ class TestPowerCut:
             outcomes.add(bytes(sector[0] for sector in sectors))
         assert len(outcomes) > 30
 
-    def test_what_the_kernel_wrote_back_stays(self, tmp_path: Path) -> None:
+    def test_bytes_that_the_kernel_wrote_back_are_kept(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()
         file = disk.map(tmp_path / "file", PAGE_BYTES)
         file.array[:] = 1
@@ -326,7 +326,7 @@ class TestPowerCut:
         disk.cut_power(Random(0), keep=0.0)
         assert (tmp_path / "file").read_bytes() == b"\x01" * PAGE_BYTES
 
-    def test_a_second_cut_goes_from_what_the_first_one_left(self, tmp_path: Path) -> None:
+    def test_a_second_cut_starts_from_the_result_of_the_first(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()
         file = disk.map(tmp_path / "file", PAGE_BYTES)
         file.array[:] = 1
@@ -335,7 +335,7 @@ class TestPowerCut:
         disk.cut_power(Random(0), keep=0.0)
         assert (tmp_path / "file").read_bytes() == b"\x01" * PAGE_BYTES
 
-    def test_a_name_that_was_not_synced_may_go(self, tmp_path: Path) -> None:
+    def test_an_unsynced_name_may_be_lost(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()
         disk.replace(tmp_path / "kept", b"old")
         disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.SYNC_FOLDER])
@@ -345,7 +345,7 @@ class TestPowerCut:
         disk.cut_power(Random(0), keep=0.0)
         assert (tmp_path / "kept").read_bytes() == b"old"
 
-    def test_a_file_that_was_removed_may_be_back(self, tmp_path: Path) -> None:
+    def test_a_removed_file_may_come_back(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()
         file = disk.map(tmp_path / "file", PAGE_BYTES)
         file.array[:] = 1
@@ -355,7 +355,7 @@ class TestPowerCut:
         disk.cut_power(Random(0), keep=0.0)
         assert (tmp_path / "file").read_bytes() == b"\x01" * PAGE_BYTES
 
-    def test_names_go_in_their_order(self, tmp_path: Path) -> None:
+    def test_unsynced_removals_take_effect_in_order(self, tmp_path: Path) -> None:
         outcomes = set()
         for seed in range(40):
             disk, folder = SimulatedDisk(), tmp_path / str(seed)
@@ -384,7 +384,7 @@ class TestFailures:
                 failed.append(i)
         assert failed == [nth] and len(disk.syncs) == 3
 
-    def test_what_does_not_fail_is_not_counted(self, tmp_path: Path) -> None:
+    def test_only_the_chosen_calls_are_counted(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()
         disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.REPLACE, Call.REMOVE])
         disk.map(tmp_path / "file", PAGE_BYTES)
@@ -392,7 +392,7 @@ class TestFailures:
             disk.remove(tmp_path / "file")
         assert (tmp_path / "file").exists()
 
-    def test_a_full_disk_takes_no_file(self, tmp_path: Path) -> None:
+    def test_a_full_disk_rejects_new_files(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()
         disk.is_full = lambda path: True
         for make in (

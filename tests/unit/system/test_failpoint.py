@@ -1,4 +1,4 @@
-"""A failpoint ends the process once, whoever passes it."""
+"""A failpoint ends the process once, also if several threads pass it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ failpoint.reach("here")
 """
 
 
-def test_a_thread_that_passes_while_another_tells(tmp_path: Path) -> None:
-    """Two lines in the log would be two deaths to whoever reads it."""
+def test_a_second_thread_at_a_failpoint_adds_no_line_to_the_log(tmp_path: Path) -> None:
+    """A reader of the log would count two lines as two deaths."""
     told = tmp_path / "log"
     environment = {**os.environ, "WHEELMQ_FAILPOINTS": "here=2", "WHEELMQ_FAILPOINT_LOG": str(told)}
     done = subprocess.run([sys.executable, "-c", LINES], env=environment, timeout=60)

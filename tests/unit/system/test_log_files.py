@@ -1,4 +1,4 @@
-"""Log files that children write stay within a bound."""
+"""Log files that child processes write stay within a limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wheelmq.system.log_files import bound
 from wheelmq.system.rate_limited_log import EVERY_S, RateLimitedLog
 
 
-def test_a_long_one_is_moved_and_its_writer_goes_on(tmp_path: Path) -> None:
+def test_a_long_log_file_is_moved_and_its_writer_continues(tmp_path: Path) -> None:
     path = tmp_path / "broker.log"
     assert not bound(path, 100)
     with path.open("ab", buffering=0) as writer:
@@ -30,7 +30,7 @@ def test_a_long_one_is_moved_and_its_writer_goes_on(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["broker.log", "broker.log.1"]
 
 
-def test_without_room_for_the_copy_it_is_emptied(tmp_path: Path) -> None:
+def test_a_log_file_is_emptied_if_its_copy_has_no_room(tmp_path: Path) -> None:
     path = tmp_path / "broker.log"
     path.write_bytes(b"a" * 101)
     with mock.patch.object(log_files, "_copy", side_effect=OSError(28, "No space left on device")):
@@ -38,7 +38,7 @@ def test_without_room_for_the_copy_it_is_emptied(tmp_path: Path) -> None:
     assert path.read_bytes() == b"" and [one.name for one in tmp_path.iterdir()] == ["broker.log"]
 
 
-def test_a_thinned_log_counts_the_lines_that_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rate_limited_log_counts_the_omitted_lines(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 0.0
     log = RateLimitedLog(logging.getLogger("thinned"), lambda: now_s)
     for i in range(3):

@@ -1,4 +1,4 @@
-"""Freed memory is used again, and no more of it is kept than is said."""
+"""Freed memory is used again, and only a limited part of it is kept."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def printed(*programs: str) -> float:
     return float(done.stdout)
 
 
-def test_memory_that_is_freed_and_wanted_again_costs_no_faults() -> None:
+def test_memory_that_is_used_again_causes_few_page_faults() -> None:
     assert printed(FAULTS) > 10_000, "of 38,400 pages"
     assert printed(KEEPING, FAULTS) < 1000
 
 
-def test_what_is_kept_is_kept_once_for_all_threads() -> None:
+def test_freed_memory_is_kept_once_for_all_threads() -> None:
     assert printed(KEEPING, KEPT) < 2, "400 MiB were freed, by four threads"
 
 
@@ -82,7 +82,7 @@ print(gc.get_stats()[2]["collections"] - began)
 """
 
 
-def test_full_collections_of_garbage_run_when_they_are_asked_for() -> None:
+def test_full_garbage_collections_run_on_request() -> None:
     assert printed(COLLECTIONS) == 2
 
 
@@ -104,7 +104,7 @@ print((anonymous_bytes() - before) / GROWN_BYTES)
 """
 
 
-def test_freed_pages_below_one_that_is_used_go_back_to_the_system() -> None:
+def test_freed_pages_below_a_used_page_return_to_the_system() -> None:
     assert printed(TRIM) < 0.5, "of the memory that was freed"
 
 
@@ -137,6 +137,6 @@ print(1)
 """
 
 
-def test_memory_goes_back_to_the_system_after_a_peak_in_which_none_was_free() -> None:
-    """The process looks for freed memory during the peak too. It looks less often while it finds none."""
+def test_memory_returns_to_the_system_after_a_peak_without_free_memory() -> None:
+    """The process checks for freed memory during the peak too. It checks less often while it finds none."""
     assert printed(PEAK) == 1
