@@ -1,4 +1,4 @@
-"""The golden stores, unpacked: as Apache RocketMQ left them, what was sent to them, how Apache's classes read them."""
+"""The unpacked golden stores: Apache's store, the list of messages sent to it, and the rows that Apache reads."""
 
 from __future__ import annotations
 

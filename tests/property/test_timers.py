@@ -56,7 +56,7 @@ class Oracle:
     sent: dict[bytes, Sent] = field(default_factory=dict)
 
     def check(self, records: list[Record]) -> None:
-        """Check `records`, all messages delivered so far."""
+        """Check `records`, all messages delivered until now."""
         bodies = [record.message.body for record in records]
         assert len(bodies) == len(set(bodies)), f"twice: {[body for body in set(bodies) if bodies.count(body) > 1]}"
         for record in records:

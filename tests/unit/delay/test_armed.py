@@ -80,7 +80,7 @@ def test_the_earliest_references_are_taken_first() -> None:
 
 
 def test_references_of_many_instants_cost_more() -> None:
-    """References of one millisecond are one part. Of references with many fire times, fewer are taken at once."""
+    """References of one millisecond form one part. At the same cost, fewer with many fire times are taken."""
     count = 40 * FEW
     at_once, spread = Armed(), Armed()
     at_once.arm(refs(*((10, i) for i in range(count))))

@@ -53,7 +53,7 @@ def last_read_ms(harness: BrokerHarness) -> int:
     return harness.broker.timer.check(harness.broker.releaser.earliest_in_hand_ms()).last_read_ms
 
 
-def test_the_error_delays_one_message(
+def test_an_error_delays_only_its_own_message(
     harness: BrokerHarness, fail_appends: FailAppends, caplog: pytest.LogCaptureFixture
 ) -> None:
     for i in range(5):
@@ -126,7 +126,9 @@ class TestAppendedOnce:
         invariants.check(harness.broker)
 
     @pytest.mark.parametrize("name", ["delay_facts", "tag_code", "encode_record"])
-    def test_the_append_fails(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def test_a_failed_append_is_repeated(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
         harness.send("T", delay_ms=1000)
         end = harness.broker.store.log.end
         with monkeypatch.context() as patch:
@@ -136,7 +138,7 @@ class TestAppendedOnce:
             assert harness.broker.store.log.end == end
         self.check(harness)
 
-    def test_the_journal_rejects_the_row(self, harness: BrokerHarness) -> None:
+    def test_a_rejected_journal_row_appends_nothing(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=1000)
         store = harness.broker.store
         end = store.log.end
@@ -146,7 +148,7 @@ class TestAppendedOnce:
         assert store.log.end == end and store.journal.count == 0
         self.check(harness)
 
-    def test_the_done_bit_fails_after_the_append(
+    def test_an_error_after_the_append_repeats_no_append(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         harness.send("T", delay_ms=1000)
@@ -156,7 +158,9 @@ class TestAppendedOnce:
         assert "left, and an error came after it" in caplog.text
         self.check(harness)
 
-    def test_a_count_fails_after_a_roll(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_error_after_a_roll_repeats_no_roll(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         model = PipelineModel(harness)
         harness.send("T", delay_ms=25_000)  # the window is 20 s
         monkeypatch.setattr(harness.broker.timer.congestion, "roll", fail)
@@ -165,7 +169,7 @@ class TestAppendedOnce:
         assert len(harness.read_queue(TIMER_TOPIC)) == 2
         self.check(harness)
 
-    def test_the_bulk_append_fails_after_some_messages(
+    def test_an_error_within_a_bulk_append_repeats_no_append(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         harness.send("T", delay_ms=1000)

@@ -300,11 +300,11 @@ class TestIdle:
 
     def test_a_connection_is_idle_after_four_checks_without_progress(self) -> None:
 
-        async def looks() -> list[bool]:
+        async def checks() -> list[bool]:
             connection = ServerConnection(Server(FakeCore()))
             return [connection.check_idle() for _ in range(5)]
 
-        assert asyncio.run(looks()) == [False, False, False, False, True]
+        assert asyncio.run(checks()) == [False, False, False, False, True]
 
 
 CROWD = """

@@ -401,7 +401,7 @@ class TestLostPages:
                 assert harness.broker.index.find_all("T", "k12", lambda: LogPosition(0))
                 harness.crash()
 
-    def test_a_new_file_is_named_after_the_files_of_the_snapshot(self, tmp_path: Path) -> None:
+    def test_the_name_of_a_new_file_sorts_after_those_of_the_snapshot(self, tmp_path: Path) -> None:
         """The clock is set back, and the files of the snapshot are missing."""
         with BrokerHarness(tmp_path, max_index_num=11) as harness:
             for i in range(13):

@@ -33,7 +33,7 @@ SLOTS: Final = 60
 def delivered_by_apache(root: Path, slots: int = SLOTS) -> list[int]:
     """Return the queue offsets of the messages that Apache would deliver.
 
-    Those are the units of all slots from timercheck's on, and the timer queue from timercheck's offset on.
+    Apache delivers the units of all slots from timercheck's on, and the timer queue from timercheck's offset on.
     """
     check = load_check(Disk(), StorePaths(root))
     assert check is not None
