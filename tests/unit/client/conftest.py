@@ -1,4 +1,4 @@
-"""A name server and a broker in the test's own loop."""
+"""A name server and a broker in the event loop of the test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARRIVAL_DEADLINE_S = 20.0
 
 
 class Servers:
-    """What runs: addresses, and the broker's inside."""
+    """The running servers: their addresses and the broker app."""
 
     def __init__(self, namesrv: NameServerApp, broker: BrokerApp) -> None:
         self.namesrv = f"127.0.0.1:{namesrv.port}"
@@ -47,7 +47,7 @@ Start = Callable[..., AbstractAsyncContextManager[Servers]]
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Start:
-    """`async with servers() as running: ...`"""
+    """Start both servers: `async with servers() as running: ...`."""
 
     @asynccontextmanager
     async def start(**settings: Any) -> AsyncIterator[Servers]:
@@ -73,7 +73,7 @@ async def registered(app: BrokerApp) -> None:
 
 
 async def until(condition: Callable[[], bool], deadline_s: float = ARRIVAL_DEADLINE_S) -> None:
-    """Wait for `condition`, which something else in this loop brings about."""
+    """Wait until another task of this loop makes `condition` true."""
     async with asyncio.timeout(deadline_s):
         while not condition():
             await asyncio.sleep(0.005)

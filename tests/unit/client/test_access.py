@@ -1,4 +1,4 @@
-"""Requests that are signed."""
+"""Signed requests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def request(body: bytes) -> Command:
     return Command(code=10, ext={"topic": "T", "queueId": "3", "b": "größer", "Zone": "z"}, body=body)
 
 
-def test_the_signature_is_apaches() -> None:
-    """Values that AclClientRPCHook of 5.3.3 gives for the same fields."""
+def test_the_signature_equals_that_of_apaches_client() -> None:
+    """AclClientRPCHook 5.3.3 computed the expected values from the same fields."""
     command = request(b"body")
-    for _ in range(2):  # one that is sent again is signed again
+    for _ in range(2):  # a request that is sent twice is signed twice
         AccessKey("name", "secret").sign(command)
         assert (command.ext["AccessKey"], command.ext["Signature"]) == ("name", "rG6qaMTkLgukz81/QdWZSaJ7QEc=")
     command = request(b"")
@@ -28,13 +28,13 @@ def test_the_signature_is_apaches() -> None:
     assert (command.ext["SecurityToken"], command.ext["Signature"]) == ("token", "jmMV4pX17IG0vJwp0t4EeY1j7Bo=")
 
 
-def test_a_secret_is_in_no_text() -> None:
+def test_the_repr_of_settings_hides_the_secret() -> None:
     assert "secret" not in repr(ProducerSettings(access_key=AccessKey("name", "secret", "secret too")))
     with pytest.raises(ValueError, match="a name and a secret"):
         AccessKey("name", "")
 
 
-def test_every_request_is_signed(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_signs_every_request(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Command] = []
     encode = module.frame.encode
 

@@ -1,4 +1,4 @@
-"""The split of queues among the members of a group, against what the Java client 5.3.3 computes."""
+"""The split of queues among the members of a group. The expected values are those of the Java client 5.3.3."""
 
 from __future__ import annotations
 
@@ -50,15 +50,18 @@ JAVA = """
 17 5: 0+4 4+4 8+3 11+3 14+3
 17 7: 0+3 3+3 6+3 9+2 11+2 13+2 15+2
 """
-"""Queues and members, then for each member its first queue and how many: printed by AllocateMessageQueueAveragely."""
+"""Number of queues, number of members, then per member its first queue and its number of queues.
+
+AllocateMessageQueueAveragely printed these lines.
+"""
 
 JAVA_ORDER = [("%R", "b", 0), ("S", "z", 0), ("T", "B", 1), ("T", "a", 3), ("T", "b", 9), ("T", "b", 10)]
 JAVA_ORDER += [("T", "b-1", 0), ("T", "b_1", 0)]
-"""Sorted by MessageQueue.compareTo."""
+"""The order of MessageQueue.compareTo."""
 
 
 @pytest.mark.parametrize("row", JAVA.strip().splitlines())
-def test_the_split_is_java_s(row: str) -> None:
+def test_the_split_equals_that_of_the_java_client(row: str) -> None:
     head, _, shares = row.partition(":")
     queues, members = map(int, head.split())
     ids = [f"c{i}" for i in range(members)]
@@ -68,18 +71,18 @@ def test_the_split_is_java_s(row: str) -> None:
         assert found == ([] if share == "-" else list(range(int(start), int(start) + int(count))))
 
 
-def test_who_is_not_in_the_list_has_nothing() -> None:
+def test_a_client_that_is_not_a_member_gets_no_queues() -> None:
     assert allocate("x", [1, 2, 3], ["c0"]) == []
     assert allocate("x", [1, 2, 3], []) == []
 
 
-def test_queues_sort_as_in_java() -> None:
+def test_queues_sort_as_in_the_java_client() -> None:
     queues = [QueueName(topic=topic, broker_name=broker, queue_id=i) for topic, broker, i in reversed(JAVA_ORDER)]
     assert [(q.topic, q.broker_name, q.queue_id) for q in sorted(queues, key=order)] == JAVA_ORDER
 
 
-def test_in_turn_each_member_has_queues_of_every_broker() -> None:
-    """As AllocateMessageQueueAveragelyByCircle does."""
+def test_allocation_in_turn_deals_queues_out_one_by_one() -> None:
+    """AllocateMessageQueueAveragelyByCircle splits queues in the same way."""
     queues = list(range(7))
     assert [allocate_in_turn(name, queues, "abc") for name in "abc"] == [[0, 3, 6], [1, 4], [2, 5]]
     assert allocate_in_turn("x", queues, "abc") == []

@@ -1,4 +1,4 @@
-"""Bodies in zlib, and those in what is not read here."""
+"""Bodies compressed with zlib, and with formats that the client cannot read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheelmq.client import compression
 from wheelmq.client.compression import CompressionError, compress, expand
 
 
-def test_a_long_body_is_compressed_when_that_helps() -> None:
+def test_a_body_is_compressed_if_it_is_long_and_shrinks() -> None:
     body = b"long " * 1000
     packed, flag = compress(body, 4096)
     assert flag == 0x301 and len(packed) < len(body) and expand(packed, flag) == body
@@ -20,7 +20,7 @@ def test_a_long_body_is_compressed_when_that_helps() -> None:
     assert compress(noise, 10) == (noise, 0)
 
 
-def test_old_clients_name_no_compression() -> None:
+def test_a_body_of_an_old_client_is_expanded_as_zlib() -> None:
     assert expand(zlib.compress(b"x"), 0x1) == b"x"
     assert expand(b"plain", 0x300) == b"plain"
 
@@ -35,12 +35,12 @@ def test_old_clients_name_no_compression() -> None:
         (zlib.compress(b"x" * 1000)[:-6], 0x301, "ends too soon"),
     ],
 )
-def test_what_cannot_be_expanded_says_why(body: bytes, flag: int, problem: str) -> None:
+def test_the_error_names_why_a_body_cannot_be_expanded(body: bytes, flag: int, problem: str) -> None:
     with pytest.raises(CompressionError, match=problem):
         expand(body, flag)
 
 
-def test_a_bomb_is_not_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_beyond_the_size_limit_is_not_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "EXPANDED_BYTES_MAX", 1000)
     with pytest.raises(CompressionError, match="more than 1000 bytes"):
         expand(zlib.compress(bytes(1 << 20)), 0x301)

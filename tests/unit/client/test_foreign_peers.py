@@ -1,4 +1,4 @@
-"""Peers of another protocol, at the broker and at the name server: the log names the protocol."""
+"""Peers of another protocol, at the broker and at the name server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tests.unit.client.conftest import Start
 
 
 @pytest.mark.parametrize("is_broker", [True, False], ids=["broker", "name server"])
-def test_a_grpc_client_is_named_in_the_log(servers: Start, is_broker: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_protocol_of_a_grpc_client(
+    servers: Start, is_broker: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         async with servers() as running:
             host, port = (running.address if is_broker else running.namesrv).split(":")

@@ -1,4 +1,4 @@
-"""What a broker asks of a consumer: here the broker of the test's own loop does."""
+"""Requests of a broker to a consumer. The broker runs in the event loop of the test."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from wheelmq.formats.wire.frame import Command
 QUEUE = QueueName(topic="T", broker_name="broker-a", queue_id=0)
 
 
-def member(running: Servers, group: str = "G") -> Any:
+def member_connection(running: Servers, group: str = "G") -> Any:
     assert running.app.broker is not None
     [client] = running.app.broker.clients.consumers[group].clients.values()
     return client.connection
 
 
-async def asked(running: Servers, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> Command:
-    """The answer of the one member to a request of the broker's."""
+async def ask_member(running: Servers, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> Command:
+    """Send a request from the broker to its only member. Returns the answer."""
     assert running.app.broker is not None
     future: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
-    connection = member(running)
+    connection = member_connection(running)
     broker = running.app.broker
     deadline_ms = broker.now_monotonic_ms() + 10_000
     broker.calls.ask(connection, Command(code=code, ext=ext, body=body), deadline_ms, future.set_result)
@@ -39,7 +39,7 @@ async def asked(running: Servers, code: RequestCode, ext: dict[str, str], body: 
     return answer
 
 
-async def has_queues(consumer: PushConsumer | PullConsumer) -> None:
+async def wait_for_queues(consumer: PushConsumer | PullConsumer) -> None:
     await until(lambda: len([queue for queue in consumer.queues if queue.topic == "T"]) == 4)
 
 
@@ -56,7 +56,7 @@ def consumer(running: Servers, seen: list[bytes], **settings: Any) -> PushConsum
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_reset_begins_queues_anew(servers: Start, orderly: bool) -> None:
+def test_a_reset_restarts_queues_at_the_new_offsets(servers: Start, orderly: bool) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             for i in range(4):
@@ -67,22 +67,22 @@ def test_a_reset_begins_queues_anew(servers: Start, orderly: bool) -> None:
                 header = client_calls.ResetOffsetHeader(topic="T", group="G", timestamp=0)
                 table = queue_tables.write(offsetTable={QUEUE: 2})
                 code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-                assert (await asked(running, code, headers.write(header), table)).code == ResponseCode.SUCCESS
+                assert (await ask_member(running, code, headers.write(header), table)).code == ResponseCode.SUCCESS
                 await until(lambda: len(seen) == 6)
                 assert seen == [b"0", b"1", b"2", b"3", b"2", b"3"]
                 other = client_calls.ResetOffsetHeader(topic="T", group="other", timestamp=0)
-                assert (await asked(running, code, headers.write(other), table)).code == ResponseCode.SYSTEM_ERROR
+                assert (await ask_member(running, code, headers.write(other), table)).code == ResponseCode.SYSTEM_ERROR
                 pairs = b'{"offsetTable":[[{"topic":"T","brokerName":"broker-a","queueId":0},3]]}'
-                await asked(running, code, headers.write(header), pairs)
+                await ask_member(running, code, headers.write(header), pairs)
                 await until(lambda: len(seen) == 7)
-                await has_queues(one)
+                await wait_for_queues(one)
             assert running.app.broker is not None
             assert running.app.broker.consumer_offsets.get("G", "T", 0) == 4
 
     asyncio.run(scenario())
 
 
-def test_where_a_member_is(servers: Start) -> None:
+def test_a_member_reports_its_offset_per_queue(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             for _ in range(3):
@@ -90,10 +90,10 @@ def test_where_a_member_is(servers: Start) -> None:
             seen: list[bytes] = []
             async with consumer(running, seen) as one:
                 await until(lambda: len(seen) == 3)
-                await has_queues(one)
+                await wait_for_queues(one)
                 header = client_calls.ConsumerStatusHeader(topic="T", group="G")
                 code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-                answer = await asked(running, code, headers.write(header))
+                answer = await ask_member(running, code, headers.write(header))
                 table = bodies.read(answer.body, dict[str, dict[str, int]])["messageQueueTable"]
                 assert sorted(queue_tables.by_queue(table).items(), key=str) == sorted(
                     [(queue, 3 if queue == QUEUE else 0) for queue in one.queues if queue.topic == "T"], key=str
@@ -102,28 +102,28 @@ def test_where_a_member_is(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_running_information_of_a_pull_consumer(servers: Start) -> None:
+def test_a_pull_consumer_reports_its_running_information(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             await producer.send("T", b"123456", queue_id=0)
             async with PullConsumer(running.namesrv, "G") as one:
                 one.subscribe("T")
-                await has_queues(one)
+                await wait_for_queues(one)
                 await until(lambda: one._group.held[QUEUE].in_hand == (1, 0, 0))
                 header = client_calls.RunningInfoHeader(consumer_group="G")
-                answer = await asked(running, RequestCode.GET_CONSUMER_RUNNING_INFO, headers.write(header))
+                answer = await ask_member(running, RequestCode.GET_CONSUMER_RUNNING_INFO, headers.write(header))
                 info = bodies.read(answer.body, client_calls.RunningInfo)
                 assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
                 progress = queue_tables.by_queue(info.mq_table)[QUEUE]
                 assert (progress.cached_msg_count, progress.commit_offset) == (1, 0)
                 consume = client_calls.ConsumeDirectlyHeader(consumer_group="G")
-                answer = await asked(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, headers.write(consume))
+                answer = await ask_member(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, headers.write(consume))
                 assert answer.code == ResponseCode.SYSTEM_ERROR
 
     asyncio.run(scenario())
 
 
-def test_a_message_is_consumed_on_demand(servers: Start) -> None:
+def test_a_consumer_consumes_a_message_on_demand(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             assert running.app.broker is not None
@@ -138,31 +138,31 @@ def test_a_message_is_consumed_on_demand(servers: Start) -> None:
             await producer.send("T", b"x")
             seen: list[bytes] = []
             async with consumer(running, seen) as one:
-                await has_queues(one)
+                await wait_for_queues(one)
                 header = headers.write(client_calls.ConsumeDirectlyHeader(consumer_group="G", broker_name="broker-a"))
                 results = []
                 for record in records:
-                    answer = await asked(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record)
+                    answer = await ask_member(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record)
                     results.append(bodies.read(answer.body, client_calls.DirectlyConsumed))
                 assert [one.consume_result for one in results] == ["CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"]
                 assert results[2].remark == "RuntimeError: no"
-                answer = await asked(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, b"no record")
+                answer = await ask_member(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, b"no record")
                 assert answer.code == ResponseCode.SYSTEM_ERROR and "RecordError" in (answer.remark or "")
 
     asyncio.run(scenario())
 
 
-def test_what_nobody_knows_is_answered_so(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_rejects_unknown_and_malformed_requests(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_module, "SETTLE_S", 0.02)
 
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             await producer.send("T", b"x")
             async with consumer(running, []) as one:
-                await has_queues(one)
-                answer = await asked(running, RequestCode.GET_CLIENT_CONFIG, {})
+                await wait_for_queues(one)
+                answer = await ask_member(running, RequestCode.GET_CLIENT_CONFIG, {})
                 assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-                answer = await asked(running, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {})
+                answer = await ask_member(running, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {})
                 assert answer.code == ResponseCode.SYSTEM_ERROR and "HeaderError" in (answer.remark or "")
 
     asyncio.run(scenario())

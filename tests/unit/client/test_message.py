@@ -32,7 +32,7 @@ def record(body: bytes = b"x", *, sys_flag: int = 0, topic: str = "T", **propert
     return decode_record(raw_record(body, sys_flag=sys_flag, topic=topic, **properties))
 
 
-def test_what_a_record_holds_is_there() -> None:
+def test_a_received_message_has_the_fields_of_its_record() -> None:
     message = received(record(b"body", KEYS="a  b", TAGS="blue", UNIQ_KEY="U"), "broker-a", NOW)
     assert (message.topic, message.queue_id, message.queue_offset, message.body) == ("T", 3, 7, b"body")
     assert (message.keys, message.tags, message.unique_key) == (["a", "b"], "blue", "U")
@@ -40,7 +40,7 @@ def test_what_a_record_holds_is_there() -> None:
     assert (message.due_ms, message.lateness_ms) == (None, None)
 
 
-def test_records_stand_end_to_end() -> None:
+def test_records_are_read_from_one_buffer() -> None:
     raw = raw_record(b"1") + raw_record(b"22", TAGS="t") + raw_record(b"")
     assert [one.message.body for one in read_records(raw)] == [b"1", b"22", b""]
     assert read_records(b"") == []
@@ -55,12 +55,12 @@ def test_a_zlib_body_is_inflated(sys_flag: int) -> None:
 @pytest.mark.parametrize(
     ("body", "sys_flag", "told"), [(b"no zlib", 0x1, "inflate"), (b"x", 0x101, "LZ4"), (b"x", 0x201, "Zstandard")]
 )
-def test_a_body_that_cannot_be_read_is_told(body: bytes, sys_flag: int, told: str) -> None:
+def test_a_body_that_cannot_be_inflated_raises_an_error(body: bytes, sys_flag: int, told: str) -> None:
     with pytest.raises(MessageError, match=told):
         received(record(body, sys_flag=sys_flag), "b", NOW)
 
 
-def test_a_body_that_changed_on_its_way_is_told() -> None:
+def test_a_wrong_checksum_raises_an_error() -> None:
     found = record(b"body")
     found.body_crc ^= 1
     with pytest.raises(MessageError, match="checksum"):
@@ -78,7 +78,7 @@ def test_a_body_that_changed_on_its_way_is_told() -> None:
         ({"DELAY": "3"}, None),
     ],
 )
-def test_when_it_was_due(properties: dict[str, str], due_ms: int | None) -> None:
+def test_the_due_time_comes_from_the_properties(properties: dict[str, str], due_ms: int | None) -> None:
     message = received(record(b"x", sys_flag=0, topic="T", **properties), "b", NOW)
     assert message.due_ms == due_ms
     assert message.lateness_ms == (None if due_ms is None else NOW - due_ms)

@@ -1,4 +1,4 @@
-"""The file of a broadcast consumer's offsets: Apache's client's form, read and written."""
+"""The file with the offsets of a broadcast consumer, in the format of Apache's client."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def store(folder: Path) -> LocalOffsets:
     return LocalOffsets(folder, "G", cast(Session, session), Disk())
 
 
-def written(folder: Path, raw: bytes, name: str = "offsets.json") -> None:
+def write_file(folder: Path, raw: bytes, name: str = "offsets.json") -> None:
     path = folder / "10.0.0.1@DEFAULT" / "G" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(raw)
 
 
-def test_what_apaches_client_wrote_is_read(tmp_path: Path) -> None:
-    written(tmp_path, APACHES)
+def test_a_file_of_apaches_client_is_read(tmp_path: Path) -> None:
+    write_file(tmp_path, APACHES)
     assert asyncio.run(store(tmp_path).read(QUEUE)) == 17
 
 
-def test_what_is_committed_is_there_at_the_next_start(tmp_path: Path) -> None:
-    written(tmp_path, APACHES)
+def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
+    write_file(tmp_path, APACHES)
 
     async def scenario() -> None:
         offsets = store(tmp_path)
@@ -58,15 +58,15 @@ def test_what_is_committed_is_there_at_the_next_start(tmp_path: Path) -> None:
     assert b'{"brokerName":"b","queueId":3,"topic":"T"}:18' in raw
 
 
-def test_the_file_before_it_stands_in_for_one_that_does_not_read(tmp_path: Path) -> None:
-    written(tmp_path, b"{torn")
+def test_the_backup_file_replaces_an_unreadable_file(tmp_path: Path) -> None:
+    write_file(tmp_path, b"{torn")
     with pytest.raises(BodyError, match="mend it, or remove it"):
         asyncio.run(store(tmp_path).read(QUEUE))
-    written(tmp_path, APACHES, "offsets.json.bak")
+    write_file(tmp_path, APACHES, "offsets.json.bak")
     assert asyncio.run(store(tmp_path).read(QUEUE)) == 17
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_commit_reports_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "10.0.0.1@DEFAULT").write_bytes(b"no folder")
     problems = asyncio.run(store(tmp_path).commit({QUEUE: 1}))
     assert list(problems) == [QUEUE] and isinstance(problems[QUEUE], OSError)

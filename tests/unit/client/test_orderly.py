@@ -1,4 +1,4 @@
-"""Queues that one member has alone, and what becomes of them when it has not."""
+"""Queues that one member locks, and a lost lock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def consumer(running: Servers, callback: Any, **settings: Any) -> PushConsumer:
     return made
 
 
-def test_a_queue_whose_lock_is_lost_is_left_alone_until_it_is_ours_again(servers: Start) -> None:
+def test_a_member_drops_a_queue_until_it_holds_the_lock_again(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             seen: list[bytes] = []
@@ -54,7 +54,7 @@ def test_a_queue_whose_lock_is_lost_is_left_alone_until_it_is_ours_again(servers
                 assert broker.locks.lock("G", [QUEUE], "other", now_ms) == [QUEUE]
                 await until(lambda: QUEUE not in one.queues)
                 await producer.send("T", b"second", queue_id=0)
-                broker.consumer_offsets.commit("G", "T", 0, 0)  # the other member begins anew
+                broker.consumer_offsets.commit("G", "T", 0, 0)  # the other member restarts the queue
                 broker.locks.unlock("G", [QUEUE], "other")
                 await until(lambda: len(seen) == 3)
                 assert seen == [b"first", b"first", b"second"]
@@ -63,7 +63,7 @@ def test_a_queue_whose_lock_is_lost_is_left_alone_until_it_is_ours_again(servers
     asyncio.run(scenario())
 
 
-def test_nothing_begins_when_a_lock_was_not_renewed(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_with_an_expired_lock_is_replaced(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_module, "LOCK_RENEW_S", 3600.0)
 
     async def scenario() -> None:
@@ -80,13 +80,13 @@ def test_nothing_begins_when_a_lock_was_not_renewed(servers: Start, monkeypatch:
                 held.locked_s -= group_module.LOCK_LASTS_S
                 await producer.send("T", b"second", queue_id=0)
                 await until(lambda: held.is_lost)
-                await until(lambda: b"second" in seen)  # locked anew, by a queue that was begun anew
+                await until(lambda: b"second" in seen)  # a new HeldQueue locked the queue again
                 assert one._group.held[QUEUE] is not held
 
     asyncio.run(scenario())
 
 
-def test_a_queue_is_given_up_when_its_callback_has_ended(servers: Start) -> None:
+def test_a_queue_is_released_after_its_callback_ends(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             inside: list[str] = []
@@ -100,7 +100,7 @@ def test_a_queue_is_given_up_when_its_callback_has_ended(servers: Start) -> None
                 inside.append("second")
 
             def of_topic(member: PushConsumer) -> list[HeldQueue]:
-                """Not that of the retries, which is given up without a callback to wait for."""
+                """The held queues without the retry queue, whose release waits for no callback."""
                 return [held for queue, held in member._group.held.items() if queue.topic == "T"]
 
             for i in range(4):
@@ -120,7 +120,7 @@ def test_a_queue_is_given_up_when_its_callback_has_ended(servers: Start) -> None
     asyncio.run(scenario())
 
 
-def test_a_pause_ends_with_the_consumer(servers: Start) -> None:
+def test_a_stop_ends_the_pause_before_a_retry(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             tried = asyncio.Event()
@@ -141,16 +141,16 @@ def test_a_pause_ends_with_the_consumer(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_mistake_does_not_end_a_queue(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_does_not_stop_a_queue(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     mistakes = [TypeError("ours")]
     handle = Handling.handle
 
-    async def once_wrong(self: Handling, *args: Any) -> Any:
+    async def fail_once(self: Handling, *args: Any) -> Any:
         if mistakes:
             raise mistakes.pop()
         return await handle(self, *args)
 
-    monkeypatch.setattr(Handling, "handle", once_wrong)
+    monkeypatch.setattr(Handling, "handle", fail_once)
 
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
@@ -166,7 +166,7 @@ def test_a_mistake_does_not_end_a_queue(servers: Start, monkeypatch: pytest.Monk
     asyncio.run(scenario())
 
 
-def test_locks_of_one_broker_do_not_wait_for_another_one() -> None:
+def test_a_slow_broker_does_not_delay_the_locks_of_others() -> None:
     async def scenario() -> None:
         session = Session("127.0.0.1:1", clock=SystemClock(), beat=lambda: Heartbeat(client_id="c"))
         servers = []
@@ -199,8 +199,8 @@ def test_locks_of_one_broker_do_not_wait_for_another_one() -> None:
     asyncio.run(scenario())
 
 
-def test_a_thread_is_waited_for(servers: Start) -> None:
-    """However long it takes: its message is not given to another one, nor what follows it."""
+def test_a_queue_waits_for_a_slow_callback_in_a_thread(servers: Start) -> None:
+    """No other thread gets its message, or the message after it, in the meantime."""
 
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
@@ -215,7 +215,7 @@ def test_a_thread_is_waited_for(servers: Start) -> None:
             await producer.send("T", b"next", queue_id=0)
             async with consumer(running, callback, consume_timeout_ms=10):
                 await until(lambda: len(seen) == 1)
-                await asyncio.sleep(0.1)  # ten times as long as a coroutine would be given
+                await asyncio.sleep(0.1)  # ten times the limit of a coroutine
                 going_on.set()
                 await until(lambda: len(seen) == 2)
             assert seen == [(b"slow", 0), (b"next", 0)]

@@ -1,4 +1,4 @@
-"""From what the caller says to properties and batches."""
+"""The encoding of an outgoing message: its properties and batches."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ NOW = 1_800_000_000_000
 """2027-01-15T08:00:00Z."""
 
 
-def test_keys_tags_and_own_properties() -> None:
+def test_keys_tags_and_own_properties_are_encoded() -> None:
     message = OutgoingMessage(body=b"", keys=["k1", "k2"], tags="t", properties={"a": "1"})
     assert properties_of(message, "U", NOW) == {"KEYS": "k1 k2", "TAGS": "t", "UNIQ_KEY": "U", "a": "1"}
     assert properties_of(OutgoingMessage(body=b"", keys="k"), "U", NOW) == {"KEYS": "k", "UNIQ_KEY": "U"}
 
 
-def test_a_unique_key_of_the_caller_s_own_stays() -> None:
+def test_a_unique_key_of_the_caller_is_kept() -> None:
     message = OutgoingMessage(body=b"", properties={"UNIQ_KEY": "order-42"})
     assert properties_of(message, "U", NOW)["UNIQ_KEY"] == "order-42"
 
 
 @pytest.mark.parametrize("properties", [{"a": ""}, {"": "a"}, {"a": "x\x01y"}, {"a": "x\x02"}, {"a\x02": "x"}])
-def test_properties_that_would_not_arrive_are_refused(properties: dict[str, str]) -> None:
+def test_properties_that_cannot_be_encoded_are_rejected(properties: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="property"):
         properties_of(OutgoingMessage(body=b"", properties=properties), "U", NOW)
 
@@ -54,7 +54,7 @@ def test_properties_that_would_not_arrive_are_refused(properties: dict[str, str]
         (OutgoingMessage(body=b"", delay_in_seconds=0), {}),
     ],
 )
-def test_a_delay_or_a_time(message: OutgoingMessage, expected: dict[str, str]) -> None:
+def test_each_delay_option_sets_its_property(message: OutgoingMessage, expected: dict[str, str]) -> None:
     found = properties_of(message, "U", NOW)
     assert found == {"UNIQ_KEY": "U", **expected}
     assert is_delayed(found) == bool(expected)
@@ -84,7 +84,7 @@ def test_a_delay_or_a_time(message: OutgoingMessage, expected: dict[str, str]) -
         (OutgoingMessage(body=b"", deliver_at_ms=1 << 62), "is after the year 9999: write milliseconds"),
     ],
 )
-def test_delays_that_cannot_be(message: OutgoingMessage, problem: str) -> None:
+def test_invalid_delays_are_rejected(message: OutgoingMessage, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         properties_of(message, "U", NOW)
 
@@ -103,13 +103,13 @@ MOMENT = datetime.datetime(2027, 1, 15, tzinfo=datetime.UTC)
         (datetime.timedelta(seconds=5), r"a timedelta: write int\(delay.total_seconds\(\)"),
     ],
 )
-def test_a_delay_of_a_wrong_type(option: str, value: object, problem: str) -> None:
+def test_a_delay_of_a_wrong_type_is_rejected(option: str, value: object, problem: str) -> None:
     message = OutgoingMessage(body=b"", **{option: value})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=f"{option} is .*{problem.removeprefix('is ')}"):
         properties_of(message, "U", NOW)
 
 
-def test_an_integer_of_numpy_is_an_integer() -> None:
+def test_a_delay_may_be_a_numpy_integer() -> None:
     message = OutgoingMessage(body=b"", delay_ms=np.int64(5))  # type: ignore[arg-type]
     assert properties_of(message, "U", NOW)["TIMER_DELAY_MS"] == "5"
 
@@ -123,7 +123,7 @@ def test_an_integer_of_numpy_is_an_integer() -> None:
         (OutgoingMessage(body=b"", properties={7: "price"}), "7 is 'price': a int"),  # type: ignore[dict-item]
     ],
 )
-def test_fields_of_a_wrong_type(message: OutgoingMessage, problem: str) -> None:
+def test_fields_of_a_wrong_type_are_rejected(message: OutgoingMessage, problem: str) -> None:
     with pytest.raises(TypeError, match=problem):
         properties_of(message, "U", NOW)
 
@@ -145,7 +145,7 @@ def test_fields_of_a_wrong_type(message: OutgoingMessage, problem: str) -> None:
         ),
     ],
 )
-def test_a_delay_beyond_the_reach_of_the_broker(remark: str, is_in_block: bool, expected: str) -> None:
+def test_the_error_of_a_delay_beyond_the_limit_names_a_remedy(remark: str, is_in_block: bool, expected: str) -> None:
     answer = Command(code=13, remark=remark)
     error = refused(answer, 864_000_000, is_in_block=is_in_block)
     assert isinstance(error, TooFarAhead) and error.answer is answer
@@ -153,22 +153,22 @@ def test_a_delay_beyond_the_reach_of_the_broker(remark: str, is_in_block: bool, 
 
 
 @pytest.mark.parametrize(("asked_ms", "remark"), [(None, "max delay 5ms"), (5, "max delay 5ms"), (9, "system busy")])
-def test_another_refusal_is_not_about_the_delay(asked_ms: int | None, remark: str) -> None:
+def test_other_rejections_do_not_raise_too_far_ahead(asked_ms: int | None, remark: str) -> None:
     assert type(refused(Command(code=13, remark=remark), asked_ms, is_in_block=False)) is Refused
 
 
-def test_properties_have_room_for_so_much() -> None:
+def test_properties_are_limited_to_32767_bytes() -> None:
     with pytest.raises(ValueError, match="32767 fit"):
         encode_properties({"a": "x" * 32_765})
     assert len(encode_properties({"a": "x" * 32_764})) == 32_767
 
 
-def test_the_broker_reads_a_batch_back() -> None:
+def test_the_broker_decodes_an_encoded_batch() -> None:
     messages = [(b"one", {"a": "1"}), (b"", {}), (b"three" * 100, {"KEYS": "k", "b": "ü"})]
     assert [(body, properties) for _, body, properties in split_batch(encode_batch(messages))] == messages
 
 
 @pytest.mark.parametrize("topic", ["", "a/b", "t" * 128, "ü"])
-def test_bad_topics_are_refused_before_they_are_sent(topic: str) -> None:
+def test_a_client_rejects_an_invalid_topic(topic: str) -> None:
     with pytest.raises(ValueError, match="is no topic"):
         check_topic(topic)

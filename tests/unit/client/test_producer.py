@@ -49,7 +49,7 @@ def test_sends_go_to_the_queues_in_turn(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_producer_is_known_to_the_broker_until_it_leaves(servers: Start) -> None:
+def test_a_broker_knows_a_producer_until_it_stops(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running:
             assert running.app.broker is not None
@@ -62,7 +62,7 @@ def test_a_producer_is_known_to_the_broker_until_it_leaves(servers: Start) -> No
     asyncio.run(scenario())
 
 
-def test_due_times(servers: Start) -> None:
+def test_a_send_returns_the_due_time(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             at_ms = now_ms() + 60_000
@@ -83,14 +83,14 @@ def test_due_times(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_delay_in_seconds_goes_by_way_of_a_block(servers: Start) -> None:
+def test_a_delay_in_seconds_parks_the_message_in_a_block(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             before_ms = now_ms()
             result = await producer.send("T", b"x", delay_in_seconds=60)
             assert result.due_ms is not None and before_ms <= result.due_ms - 60_000 <= now_ms()
             await producer.send_oneway("T", b"x", delay_in_seconds=60)
-            await producer.send("T", b"x")  # behind the other on its connection or not, it is a tick later
+            await producer.send("T", b"x")  # this send arrives one tick later, on the same connection or on another
             assert running.app.broker is not None
             assert sum(block.queue.end for block in running.app.broker.blocks) >= 1
             with pytest.raises(Refused, match="should not be specified at the same time"):
@@ -101,14 +101,14 @@ def test_a_delay_in_seconds_goes_by_way_of_a_block(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_reckoned_due_time_is_kept_in_the_second_of_the_recall_handle() -> None:
+def test_a_computed_due_time_stays_in_the_second_of_the_recall_handle() -> None:
     handle = base64.urlsafe_b64encode(b"v1 T broker 5001 KEY").decode()  # the slot of 5000 holds 5001 to 6000
     assert [due_ms(reckoned, handle) for reckoned in (4000, 5001, 5500, 6000, 6001)] == [5001, 5001, 5500, 6000, 6000]
     for unknown in (None, "", "no base64 \x00", base64.urlsafe_b64encode(b"v2 a b c").decode()):
         assert due_ms(1234, unknown) == Millis(1234)
 
 
-def test_cancel_tells_the_truth(servers: Start) -> None:
+def test_a_cancel_returns_the_true_outcome(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             sent = await producer.send("T", b"x", delay_ms=60_000)
@@ -128,7 +128,7 @@ def test_cancel_tells_the_truth(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_broker_that_does_not_tell_gets_both_forms_of_a_cancel(
+def test_a_broker_that_reports_no_outcome_gets_both_cancel_forms(
     servers: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Apache RocketMQ 5.3.3 obeys the first form and 5.5.0 the second."""
@@ -150,7 +150,7 @@ def test_a_broker_that_does_not_tell_gets_both_forms_of_a_cancel(
     asyncio.run(scenario())
 
 
-def test_the_outcomes_of_a_cancel_are_the_broker_s() -> None:
+def test_the_outcomes_of_a_cancel_equal_those_of_the_broker() -> None:
     assert {str(one) for one in CancelResult} - {"accepted"} == {str(one) for one in Cancelled}
 
 
@@ -180,7 +180,7 @@ def test_oneway_sends_arrive(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_refusals_and_absences_are_told_apart(servers: Start) -> None:
+def test_rejected_and_unreachable_sends_raise_different_errors(servers: Start) -> None:
     async def scenario() -> None:
         async with servers(auto_create_topic=False) as running, Producer(running.namesrv) as producer:
             with pytest.raises(NoBroker):
@@ -204,12 +204,12 @@ def test_refusals_and_absences_are_told_apart(servers: Start) -> None:
 
 
 @pytest.mark.parametrize(("resend", "sends"), [(False, 1), (True, 3)])
-def test_a_send_without_an_answer_is_tried_again_when_that_was_chosen(resend: bool, sends: int) -> None:
+def test_resend_unanswered_retries_a_send_without_an_answer(resend: bool, sends: int) -> None:
     async def scenario() -> None:
         asked: list[bytes] = []
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            """A name server and a broker that never says whether it stored a message."""
+            """Serve as a name server, and as a broker that never answers a send."""
             with contextlib.suppress(asyncio.IncompleteReadError):
                 while True:
                     head = await reader.readexactly(4)
@@ -234,13 +234,13 @@ def test_a_send_without_an_answer_is_tried_again_when_that_was_chosen(resend: bo
                 await producer.send("T", b"x")
         server.close()
         assert len(asked) == sends
-        assert len(set(asked)) == 1  # the same unique key
+        assert len(set(asked)) == 1  # all sends have the same unique key
 
     asyncio.run(scenario())
 
 
-def test_a_message_with_a_key_stays_with_its_queue(servers: Start) -> None:
-    """Also when the routes say meanwhile that its broker has gone."""
+def test_a_message_with_an_order_key_is_not_sent_to_another_queue(servers: Start) -> None:
+    """The send fails while the route names a broker that is gone."""
 
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
@@ -258,7 +258,7 @@ def test_a_message_with_a_key_stays_with_its_queue(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_producer_is_not_used_after_its_end(servers: Start) -> None:
+def test_a_producer_works_only_between_start_and_stop(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running:
             with pytest.raises(RuntimeError, match="start the producer"):
@@ -273,8 +273,8 @@ def test_a_producer_is_not_used_after_its_end(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_transactions_of_an_earlier_run_are_asked_for(servers: Start) -> None:
-    """Of a producer that has not sent anything yet."""
+def test_a_new_producer_is_asked_about_transactions_of_an_earlier_run(servers: Start) -> None:
+    """The broker asks it although it has not sent anything yet."""
 
     async def scenario() -> None:
         checks = {"transaction_time_out": 0, "transaction_check_interval": 50}

@@ -13,7 +13,7 @@ from wheelmq.client.outgoing import OutgoingMessage
 QUEUE = QueueName(topic="T", broker_name="broker-a", queue_id=0)
 
 
-def test_a_message_that_cannot_be_read_is_told_and_passed(servers: Start) -> None:
+def test_a_poll_raises_for_an_unreadable_message_and_then_skips_it(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             for body, flag in ((b"one", 0), (b"in LZ4", 0x101), (b"three", 0)):
@@ -32,7 +32,7 @@ def test_a_message_that_cannot_be_read_is_told_and_passed(servers: Start) -> Non
     asyncio.run(scenario())
 
 
-def test_what_was_not_confirmed_is_not_committed(servers: Start) -> None:
+def test_a_stop_does_not_commit_unconfirmed_messages(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             for i in range(3):
@@ -48,7 +48,7 @@ def test_what_was_not_confirmed_is_not_committed(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_broker_moves_who_is_beyond_the_end(servers: Start) -> None:
+def test_a_consumer_beyond_the_end_continues_at_the_end(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             await producer.send("T", b"old", queue_id=0)
@@ -64,7 +64,7 @@ def test_a_broker_moves_who_is_beyond_the_end(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_to_subscribe_and_to_be_assigned_do_not_go_together(servers: Start) -> None:
+def test_a_consumer_either_subscribes_or_has_assigned_queues(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             await producer.send("T", b"x")
@@ -85,7 +85,7 @@ def test_to_subscribe_and_to_be_assigned_do_not_go_together(servers: Start) -> N
     asyncio.run(scenario())
 
 
-def test_a_poll_that_nothing_can_come_of_is_told(servers: Start) -> None:
+def test_a_poll_of_a_consumer_that_does_not_run_raises_an_error(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running:
             consumer = PullConsumer(running.namesrv, "G")

@@ -18,7 +18,7 @@ from wheelmq.formats.wire.bodies import QueueName
 
 
 class Inbox:
-    """A callback that keeps what it gets."""
+    """A callback that stores the messages it receives."""
 
     def __init__(self, outcome: Consumed | None = None) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -39,14 +39,14 @@ def consumer(running: Servers, inbox: Inbox, group: str = "G", tags: str = "*", 
     return made
 
 
-def committed(running: Servers, group: str = "G") -> int:
-    """How many messages of topic T the group has done with, as the broker knows."""
+def committed_messages(running: Servers, group: str = "G") -> int:
+    """The sum of the offsets of topic T that the group committed at the broker."""
     assert running.app.broker is not None
     offsets = running.app.broker.consumer_offsets
     return sum(offsets.get(group, "T", i) or 0 for i in range(4))
 
 
-def test_messages_arrive_once_and_the_group_goes_on_where_it_stopped(servers: Start) -> None:
+def test_a_group_resumes_at_its_committed_offsets(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             for i in range(8):
@@ -57,7 +57,7 @@ def test_messages_arrive_once_and_the_group_goes_on_where_it_stopped(servers: St
                 await producer.send("T", b"8")
                 await until(lambda: len(first.messages) == 9)
             assert first.bodies == [b"%d" % i for i in range(9)]
-            assert committed(running) == 9
+            assert committed_messages(running) == 9
             await producer.send("T", b"9")
             async with consumer(running, second):
                 await until(lambda: len(second.messages) == 1)
@@ -66,7 +66,7 @@ def test_messages_arrive_once_and_the_group_goes_on_where_it_stopped(servers: St
     asyncio.run(scenario())
 
 
-def test_a_delayed_message_tells_when_it_was_due(servers: Start) -> None:
+def test_a_delayed_message_carries_its_due_time(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             inbox = Inbox()
@@ -84,7 +84,7 @@ def test_a_delayed_message_tells_when_it_was_due(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_tags_choose(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tag_expression_selects_messages(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMIT_S", 0.05)
 
     async def scenario() -> None:
@@ -94,14 +94,14 @@ def test_tags_choose(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
             inbox = Inbox()
             async with consumer(running, inbox, tags="Aa || C"):
                 await until(lambda: len(inbox.messages) == 2)
-                await until(lambda: committed(running) == 4)
+                await until(lambda: committed_messages(running) == 4)
             assert java_hash("Aa") == java_hash("BB")
             assert inbox.bodies == [b"Aa", b"C"]
 
     asyncio.run(scenario())
 
 
-def test_members_share_the_queues_and_take_over(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_share_the_queues_of_a_topic(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMIT_S", 0.05)
 
     async def scenario() -> None:
@@ -114,7 +114,7 @@ def test_members_share_the_queues_and_take_over(servers: Start, monkeypatch: pyt
                 return [queue.queue_id for queue in member.queues if queue.topic == "T"]
 
             async with one:
-                await until(lambda: queues(one) == [0, 1, 2, 3] and committed(running) == 1)
+                await until(lambda: queues(one) == [0, 1, 2, 3] and committed_messages(running) == 1)
                 async with two:
                     await until(lambda: sorted(queues(one) + queues(two)) == [0, 1, 2, 3] and len(queues(two)) == 2)
                     for i in range(8):
@@ -126,7 +126,7 @@ def test_members_share_the_queues_and_take_over(servers: Start, monkeypatch: pyt
     asyncio.run(scenario())
 
 
-def test_what_fails_comes_again(servers: Start) -> None:
+def test_a_failed_message_is_delivered_again(servers: Start) -> None:
     async def scenario() -> None:
         async with servers(message_delay_level="1s 1s 1s") as running, Producer(running.namesrv) as producer:
             await producer.send("T", b"raises")
@@ -150,7 +150,7 @@ def test_what_fails_comes_again(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_broker_that_comes_back_is_consumed_from_again(servers: Start) -> None:
+def test_a_consumer_continues_after_a_broker_restart(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             await producer.send("T", b"before")
@@ -164,7 +164,7 @@ def test_a_broker_that_comes_back_is_consumed_from_again(servers: Start) -> None
     asyncio.run(scenario())
 
 
-def test_what_is_in_hand_at_the_end_is_not_committed(servers: Start) -> None:
+def test_a_stop_does_not_commit_messages_in_hand(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             for i in range(3):
@@ -179,7 +179,7 @@ def test_what_is_in_hand_at_the_end_is_not_committed(servers: Start) -> None:
             member.subscribe("T", once)
             async with member:
                 await until(lambda: len(inbox.messages) == 1)
-            assert (inbox.bodies, committed(running)) == ([b"0"], 1)
+            assert (inbox.bodies, committed_messages(running)) == ([b"0"], 1)
             rest = Inbox()
             async with consumer(running, rest):
                 await until(lambda: len(rest.messages) == 2)
@@ -188,7 +188,7 @@ def test_what_is_in_hand_at_the_end_is_not_committed(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_consumer_may_be_there_before_its_topic(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_may_start_before_its_topic_exists(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLE_S", 0.02)
 
     async def scenario() -> None:
@@ -202,8 +202,8 @@ def test_a_consumer_may_be_there_before_its_topic(servers: Start, monkeypatch: p
 
 
 @pytest.mark.parametrize(("start_from", "expected"), [(StartFrom.FIRST, [b"new", b"old"]), (StartFrom.LAST, [b"new"])])
-def test_where_a_new_group_begins(servers: Start, start_from: StartFrom, expected: list[bytes]) -> None:
-    """Only a queue whose first messages are gone leaves the choice to the client: so it is made to look like one."""
+def test_a_new_group_starts_at_the_chosen_offset(servers: Start, start_from: StartFrom, expected: list[bytes]) -> None:
+    """The client chooses only if the first messages of a queue are removed. The test imitates such a queue."""
 
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
@@ -225,7 +225,7 @@ def test_where_a_new_group_begins(servers: Start, start_from: StartFrom, expecte
     asyncio.run(scenario())
 
 
-def test_a_consumer_without_a_topic_is_refused() -> None:
+def test_a_consumer_without_a_topic_cannot_start() -> None:
     async def scenario() -> None:
         with pytest.raises(RuntimeError, match="subscribe"):
             await PushConsumer("127.0.0.1:9", "G").start()
@@ -233,9 +233,7 @@ def test_a_consumer_without_a_topic_is_refused() -> None:
     asyncio.run(scenario())
 
 
-def test_a_callback_whose_own_work_was_cancelled_has_failed(servers: Start) -> None:
-    """And whoever called it goes on."""
-
+def test_a_callback_that_raises_cancelled_error_has_failed(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             seen: list[tuple[bytes, int]] = []
@@ -280,8 +278,8 @@ def test_a_callback_that_takes_too_long_has_failed(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_in_hand_is_consumed_when_the_broker_moves_a_queue_on(servers: Start) -> None:
-    """It has removed what was next; what was pulled before could not be pulled again."""
+def test_messages_in_hand_are_consumed_after_an_offset_correction(servers: Start) -> None:
+    """The broker removed the next messages. The messages in hand could not be pulled a second time."""
 
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
@@ -305,17 +303,17 @@ def test_what_is_in_hand_is_consumed_when_the_broker_moves_a_queue_on(servers: S
                 queue = QueueName(topic="T", broker_name="broker-a", queue_id=0)
                 held = member._group.held[queue]
                 held._in_hand_max = 3
-                held._settle_room()  # a pull begins where nothing is any more, with two messages in hand
+                held._settle_room()  # a pull starts at a removed offset, with two messages in hand
                 await until(lambda: queue in member._group.held and member._group.held[queue].next_offset >= 4)
                 going_on.set()
                 await until(lambda: b"4" in inbox.bodies)
             assert inbox.bodies == [b"0", b"1", b"4"]
-            assert committed(running) == 5
+            assert committed_messages(running) == 5
 
     asyncio.run(scenario())
 
 
-def test_what_is_no_answer_is_no_success(servers: Start) -> None:
+def test_an_invalid_result_of_a_callback_is_a_failure(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             times: list[int] = []
@@ -333,17 +331,17 @@ def test_what_is_no_answer_is_no_success(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_mistake_in_a_pull_does_not_end_the_pulling(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_in_a_pull_does_not_stop_pulling(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulling, "AGAIN_S", 0.01)
     mistakes = [AttributeError("ours"), TypeError("ours")]
     read = pulling.read_records
 
-    def once_wrong(buffer: bytes) -> list[Record]:
+    def fail_once(buffer: bytes) -> list[Record]:
         if mistakes:
             raise mistakes.pop()
         return read(buffer)
 
-    monkeypatch.setattr(pulling, "read_records", once_wrong)
+    monkeypatch.setattr(pulling, "read_records", fail_once)
 
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
@@ -356,7 +354,7 @@ def test_a_mistake_in_a_pull_does_not_end_the_pulling(servers: Start, monkeypatc
     assert mistakes == []
 
 
-def test_no_more_is_pulled_far_behind_a_message_that_is_stuck(servers: Start) -> None:
+def test_pulling_pauses_at_a_limited_distance_from_a_stuck_message(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             going_on = asyncio.Event()
@@ -381,7 +379,7 @@ def test_no_more_is_pulled_far_behind_a_message_that_is_stuck(servers: Start) ->
     asyncio.run(scenario())
 
 
-def test_a_topic_that_is_not_there_is_told_once(
+def test_a_missing_topic_is_logged_once(
     servers: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "SETTLE_S", 0.005)
@@ -390,14 +388,14 @@ def test_a_topic_that_is_not_there_is_told_once(
     async def scenario() -> None:
         async with servers() as running, consumer(running, Inbox()) as member:
             await until(lambda: member._group._missing.get("T", 0) > 5)
-            assert await member._group._rebalance()  # it is not looked for in haste any more
+            assert await member._group._rebalance()  # the slow retry interval applies now
 
     asyncio.run(scenario())
     told = [record.getMessage() for record in caplog.records if "waits for T" in record.getMessage()]
     assert len(told) == 1 and "topic T is not known" in told[0]
 
 
-def test_a_queue_that_is_given_up_leaves_nothing_in_the_inbox(servers: Start) -> None:
+def test_a_released_queue_leaves_no_messages_in_the_inbox(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             for i in range(4):
@@ -425,8 +423,8 @@ def test_a_queue_that_is_given_up_leaves_nothing_in_the_inbox(servers: Start) ->
     asyncio.run(scenario())
 
 
-def test_a_message_that_waits_for_a_thread_has_not_failed(servers: Start) -> None:
-    """Threads that hang would else have messages sent back, and in the end to the dead letters, that nobody saw."""
+def test_a_message_that_waits_for_a_thread_does_not_time_out(servers: Start) -> None:
+    """Otherwise a blocked thread could move messages to the dead letters that no callback saw."""
 
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
@@ -445,7 +443,7 @@ def test_a_message_that_waits_for_a_thread_has_not_failed(servers: Start) -> Non
             async with member:
                 queue = QueueName(topic="T", broker_name="broker-a", queue_id=0)
                 await until(lambda: queue in member._group.held and member._group.held[queue].in_hand[:2] == (1, 1))
-                await asyncio.sleep(0.1)  # what should not happen would happen after 0.02 s
+                await asyncio.sleep(0.1)  # a wrong timeout would occur after 0.02 s
                 going_on.set()
                 await until(lambda: len(seen) >= 2)
             assert seen[:2] == [(b"stuck", 0), (b"next", 0)]

@@ -22,12 +22,12 @@ SYNC: dict[str, Callable[[SyncProducer], object]] = {
 
 
 @pytest.mark.parametrize("way", SYNC)
-def test_sync(way: str) -> None:
+def test_the_sync_producer_rejects_a_time_in_seconds(way: str) -> None:
     with SyncProducer(NOWHERE) as producer, pytest.raises(ValueError, match="it looks like seconds; write 18000000000"):
         SYNC[way](producer)
 
 
-def test_async() -> None:
+def test_the_async_producer_rejects_a_time_in_seconds() -> None:
     async def scenario() -> None:
         async with Producer(NOWHERE) as producer:
             for send in (producer.send, producer.send_oneway):
@@ -39,7 +39,7 @@ def test_async() -> None:
     asyncio.run(scenario())
 
 
-def test_transactions() -> None:
+def test_a_transaction_producer_rejects_a_time_in_seconds() -> None:
     executed: list[object] = []
 
     def execute(sent: object) -> TransactionState:

@@ -1,4 +1,4 @@
-"""Routes from name servers that are made up here."""
+"""Routes from fake name servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEL = bodies.Route(
 
 
 class FakeNameServer:
-    """Answers from a table; a None for its table is a name server that is down."""
+    """A name server that answers from a table. It is down if its table is None."""
 
     def __init__(self, table: dict[str, bodies.Route] | None) -> None:
         self.table = table
@@ -66,7 +66,7 @@ def routes(**servers: FakeNameServer) -> RouteCache:
     return RouteCache(tuple(servers), FakeConnections(servers))
 
 
-def test_queues_are_sorted_and_only_of_brokers_with_a_master() -> None:
+def test_a_route_has_the_sorted_queues_of_brokers_with_a_master() -> None:
     route = asyncio.run(routes(n=FakeNameServer({"T": MODEL})).get("T"))
     assert [(queue.broker_name, queue.queue_id) for queue in route.writable] == [
         *[("b1", i) for i in range(2)],
@@ -76,7 +76,7 @@ def test_queues_are_sorted_and_only_of_brokers_with_a_master() -> None:
     assert route.masters == {"b1": "h:1", "b2": "h:2"}
 
 
-def test_permissions_take_queues_away() -> None:
+def test_a_route_leaves_out_queues_without_permission() -> None:
     data = [
         bodies.QueueData(broker_name="b1", read_queue_nums=1, write_queue_nums=1, perm=4),
         bodies.QueueData(broker_name="b2", read_queue_nums=1, write_queue_nums=1, perm=2),
@@ -97,7 +97,7 @@ def test_a_new_topic_borrows_the_queues_of_tbw102_until_it_exists() -> None:
         assert [queue.queue_id for queue in route.writable if queue.broker_name == "b2"] == [0, 1, 2, 3]
         assert {queue.topic for queue in route.writable} == {"T"}
         with pytest.raises(TopicUnknown):
-            await found.get("T")  # a consumer needs the real one
+            await found.get("T")  # a consumer needs the real topic
         await found.refresh_all()
         assert (await found.get("T", new_topic_queues=4)).borrowed_queues == 4
         assert server.table is not None
@@ -108,7 +108,7 @@ def test_a_new_topic_borrows_the_queues_of_tbw102_until_it_exists() -> None:
     asyncio.run(scenario())
 
 
-def test_a_route_is_asked_for_once_by_all_who_want_it() -> None:
+def test_concurrent_callers_share_one_route_request() -> None:
     async def scenario() -> None:
         server = FakeNameServer({"T": MODEL})
         found = routes(n=server)
@@ -125,7 +125,7 @@ def test_the_next_name_server_is_asked_when_one_is_down() -> None:
         await found.get("T")
         await found.refresh("T")
         up.table = None
-        await found.refresh("T")  # nobody answers: what is known stays
+        await found.refresh("T")  # no name server answers: the known route stays
         assert (await found.get("T")).masters
         with pytest.raises(NoNameServer, match="down; down"):
             await found.get("other")
@@ -133,7 +133,7 @@ def test_the_next_name_server_is_asked_when_one_is_down() -> None:
     asyncio.run(scenario())
 
 
-def test_a_route_stays_while_its_broker_is_away() -> None:
+def test_a_route_is_kept_while_its_broker_is_missing() -> None:
     async def scenario() -> None:
         server = FakeNameServer({"T": MODEL})
         found = routes(n=server)
@@ -145,8 +145,8 @@ def test_a_route_stays_while_its_broker_is_away() -> None:
     asyncio.run(scenario())
 
 
-def test_a_broker_is_where_it_was_last_heard_to_be() -> None:
-    """The route of a topic that is not there any more keeps its old address, and must not win."""
+def test_the_newest_route_gives_the_address_of_a_broker() -> None:
+    """The old route of a deleted topic keeps its old address. That address must not be used."""
 
     async def scenario() -> None:
         server = FakeNameServer({"T": MODEL, "deleted": MODEL})
@@ -161,8 +161,8 @@ def test_a_broker_is_where_it_was_last_heard_to_be() -> None:
     asyncio.run(scenario())
 
 
-def test_a_round_of_refreshing_ends_when_no_name_server_answers() -> None:
-    """Each topic would wait for the time of a call to each of them."""
+def test_a_refresh_stops_when_no_name_server_answers() -> None:
+    """Otherwise each topic would wait for one timeout per name server."""
 
     async def scenario() -> None:
         server = FakeNameServer({f"T{i}": MODEL for i in range(9)})
@@ -176,7 +176,7 @@ def test_a_round_of_refreshing_ends_when_no_name_server_answers() -> None:
     asyncio.run(scenario())
 
 
-def test_no_broker_and_refusals_are_told() -> None:
+def test_a_missing_broker_and_a_rejection_raise_errors() -> None:
     async def scenario() -> None:
         found = routes(n=FakeNameServer({}))
         with pytest.raises(NoBroker, match="no broker is registered"):
@@ -187,7 +187,7 @@ def test_no_broker_and_refusals_are_told() -> None:
     asyncio.run(scenario())
 
 
-def test_server_lists() -> None:
+def test_a_server_list_is_parsed() -> None:
     assert server_list("a:1; b:2,c:3") == ("a:1", "b:2", "c:3")
     assert server_list(["a:1"]) == ("a:1",)
     for text in ("", ";", "a", "a:", "a:x", "a:0", "a:70000", ":9876"):
@@ -195,6 +195,6 @@ def test_server_lists() -> None:
             server_list(text)
 
 
-def test_a_server_that_is_not_a_name_server_is_named() -> None:
+def test_the_error_names_a_server_that_is_no_name_server() -> None:
     with pytest.raises(NoNameServer, match=r"^n is not a name server: it does not serve request 105 \(GET_ROUTEINFO"):
         asyncio.run(routes(n=FakeNameServer({})).get("of a broker"))

@@ -36,8 +36,8 @@ def question() -> Command:
     return Command(code=RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
-def test_a_call_that_is_cancelled_as_its_answer_comes_is_cancelled(servers: Start) -> None:
-    """Whoever stops a pull loop relies on it."""
+def test_a_call_cancelled_as_its_answer_arrives_is_cancelled(servers: Start) -> None:
+    """The stop of a pull loop relies on it."""
 
     async def scenario() -> None:
         async with servers() as running:
@@ -57,7 +57,7 @@ def test_a_call_that_is_cancelled_as_its_answer_comes_is_cancelled(servers: Star
     asyncio.run(scenario())
 
 
-def test_who_cannot_be_reached_was_told_nothing(servers: Start) -> None:
+def test_unreachable_is_raised_only_if_no_request_was_sent(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running:
             caller = RpcClient(running.address)
@@ -72,8 +72,8 @@ def test_who_cannot_be_reached_was_told_nothing(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-async def asking(*requests: Command) -> tuple[asyncio.Server, str, asyncio.Queue[Command]]:
-    """A server that asks each client these, and its answers."""
+async def start_asking_server(*requests: Command) -> tuple[asyncio.Server, str, asyncio.Queue[Command]]:
+    """Start a server that sends these requests to each client. Returns the server, its address and the answers."""
     answers: asyncio.Queue[Command] = asyncio.Queue()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -89,7 +89,7 @@ async def asking(*requests: Command) -> tuple[asyncio.Server, str, asyncio.Queue
     return server, f"127.0.0.1:{server.sockets[0].getsockname()[1]}", answers
 
 
-def test_what_a_server_asks_is_answered_at_once_or_later_or_told_to_have_failed() -> None:
+def test_a_client_answers_requests_of_a_server_at_once_or_later() -> None:
     async def scenario() -> None:
         gate = asyncio.Event()
 
@@ -106,7 +106,7 @@ def test_what_a_server_asks_is_answered_at_once_or_later_or_told_to_have_failed(
                 raise ValueError("at once")
             return later(command)
 
-        server, address, answers = await asking(*(Command(code=7, opaque=i) for i in range(1, 5)))
+        server, address, answers = await start_asking_server(*(Command(code=7, opaque=i) for i in range(1, 5)))
         caller = RpcClient(address, on_request)
         await caller.tell(question())
         found = {(one := await answers.get()).opaque: one for _ in range(3)}
@@ -120,17 +120,17 @@ def test_what_a_server_asks_is_answered_at_once_or_later_or_told_to_have_failed(
     asyncio.run(scenario())
 
 
-def test_a_server_that_asks_too_much_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_limits_the_open_requests_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASKED_MAX", 2)
 
     async def scenario() -> None:
         async def never(command: Command) -> None:
             await asyncio.Event().wait()
 
-        server, address, answers = await asking(*(Command(code=7, opaque=i) for i in range(1, 4)))
+        server, address, answers = await start_asking_server(*(Command(code=7, opaque=i) for i in range(1, 4)))
         caller = RpcClient(address, never)
         await caller.tell(question())
-        first = await answers.get()  # our own oneway request
+        first = await answers.get()  # the oneway request of the client
         refused = await answers.get()
         if refused.code == RequestCode.GET_BROKER_RUNTIME_INFO:
             first, refused = refused, first
@@ -141,8 +141,8 @@ def test_a_server_that_asks_too_much_is_told_so(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(scenario())
 
 
-async def mute() -> tuple[asyncio.Server, str, list[int]]:
-    """A server that takes connections, and never says anything; how many came."""
+async def start_silent_server() -> tuple[asyncio.Server, str, list[int]]:
+    """Start a server that never answers. Returns it, its address and one entry per connection."""
     came: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -154,8 +154,8 @@ async def mute() -> tuple[asyncio.Server, str, list[int]]:
     return server, f"127.0.0.1:{server.sockets[0].getsockname()[1]}", came
 
 
-def test_all_who_wait_for_a_connection_wait_for_the_same_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None has to wait behind the attempts of the others for longer than it has time."""
+def test_concurrent_calls_share_one_connection_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a call would wait for the attempts of the others, beyond its own timeout."""
     attempts: list[str] = []
 
     async def never(host: str, port: int, **_: object) -> None:
@@ -176,11 +176,11 @@ def test_all_who_wait_for_a_connection_wait_for_the_same_attempt(monkeypatch: py
     asyncio.run(scenario())
 
 
-def test_a_server_that_has_gone_silent_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_reconnects_to_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENCE_S", 0.02)
 
     async def scenario() -> None:
-        server, address, came = await mute()
+        server, address, came = await start_silent_server()
         lost: list[str] = []
         caller = RpcClient(address, on_lost=lambda: lost.append(address))
         beside = asyncio.create_task(caller.call(question(), 60.0))
@@ -198,8 +198,8 @@ def test_a_server_that_has_gone_silent_is_connected_to_anew(monkeypatch: pytest.
     asyncio.run(scenario())
 
 
-def test_a_server_that_is_slow_keeps_its_connection(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that answers others: a call that is held longer than its caller waits is no sign that it has gone."""
+def test_a_slow_call_does_not_close_the_connection(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server still answers other calls, so a held call is no sign that the server is gone."""
     monkeypatch.setattr(module, "SILENCE_S", 0.0)
 
     async def scenario() -> None:
@@ -219,9 +219,7 @@ def test_a_server_that_is_slow_keeps_its_connection(servers: Start, monkeypatch:
     asyncio.run(scenario())
 
 
-def test_what_breaks_the_reader_fails_the_calls(servers: Start) -> None:
-    """Nobody waits for a task that has died."""
-
+def test_an_error_in_the_reader_fails_the_waiting_calls(servers: Start) -> None:
     def broken(command: Command) -> None:
         raise KeyError("a mistake of our own")
 
@@ -237,9 +235,9 @@ def test_what_breaks_the_reader_fails_the_calls(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_connection_that_was_closed_is_not_made_again() -> None:
+def test_a_closed_client_does_not_reconnect() -> None:
     async def scenario() -> None:
-        server, address, _ = await mute()
+        server, address, _ = await start_silent_server()
         caller = RpcClient(address)
         waiting = asyncio.create_task(caller.call(question(), 60.0))
         await asyncio.sleep(0)
@@ -254,8 +252,8 @@ def test_a_connection_that_was_closed_is_not_made_again() -> None:
     asyncio.run(scenario())
 
 
-def test_nothing_is_sent_on_a_connection_that_has_ended() -> None:
-    """Also while the end is not worked off yet: the request would be lost, and its caller could not know."""
+def test_no_request_is_sent_on_an_ended_connection() -> None:
+    """This also holds before the client handles the end: a request sent then would be lost."""
 
     async def scenario() -> None:
         came: list[asyncio.StreamWriter] = []
@@ -273,7 +271,7 @@ def test_nothing_is_sent_on_a_connection_that_has_ended() -> None:
         await caller.call(question())
         reader = caller._reader
         assert reader is not None
-        reader.feed_eof()  # as the transport does; the task that reads has not run since
+        reader.feed_eof()  # as the transport does; the reading task has not run since
         assert (await caller.call(question())).code == 0
         assert len(came) == 2
         await caller.close()

@@ -1,4 +1,4 @@
-"""What cannot be chosen."""
+"""Settings that the clients reject."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from wheelmq.client import ConsumerSettings, Producer, ProducerSettings, PullCon
         (ProducerSettings, "new_topic_queues"),
     ],
 )
-def test_nothing_of_what_must_be_something(settings: type, name: str) -> None:
+def test_settings_reject_zero_where_one_is_the_minimum(settings: type, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is 0: it must be at least 1"):
         settings(**{name: 0})
 
 
-def test_names_and_addresses_are_looked_at_first() -> None:
+def test_a_client_checks_names_and_addresses_when_created() -> None:
     with pytest.raises(ValueError, match="is no group"):
         Producer("127.0.0.1:9876", ProducerSettings(group="a/b"))
     with pytest.raises(ValueError, match="is no group"):

@@ -1,4 +1,4 @@
-"""What may be committed of a queue."""
+"""The offset of a queue that a consumer may commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wheelmq.formats.wire.bodies import QueueName
 QUEUE = QueueName(topic="T", broker_name="b", queue_id=0)
 
 
-def test_only_what_is_done_without_a_gap_may_be_committed() -> None:
+def test_the_committable_offset_ends_at_the_first_open_message() -> None:
     held = HeldQueue(QUEUE, 10, 100)
     assert held.committable == 10
     held.take([(10, 1), (11, 1), (13, 1)], 14)
@@ -23,13 +23,13 @@ def test_only_what_is_done_without_a_gap_may_be_committed() -> None:
     assert held.committable == 14
 
 
-def test_what_a_filter_left_out_needs_no_doing() -> None:
+def test_filtered_messages_are_committable_at_once() -> None:
     held = HeldQueue(QUEUE, 0, 100)
     held.take([], 32)
     assert held.committable == 32
 
 
-def test_no_more_is_pulled_while_too_much_is_in_hand() -> None:
+def test_a_full_queue_waits_until_a_message_is_done() -> None:
     async def scenario() -> None:
         held = HeldQueue(QUEUE, 0, 2)
         held.take([(0, 1), (1, 1)], 2)
@@ -42,7 +42,7 @@ def test_no_more_is_pulled_while_too_much_is_in_hand() -> None:
     asyncio.run(scenario())
 
 
-def test_bodies_fill_it_too() -> None:
+def test_the_bytes_in_hand_also_fill_a_queue() -> None:
     async def scenario() -> None:
         held = HeldQueue(QUEUE, 0, 100, 10)
         held.take([(0, 8), (1, 4)], 2)
@@ -58,7 +58,7 @@ def test_bodies_fill_it_too() -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_handed_out_is_done_when_that_is_confirmed() -> None:
+def test_polled_messages_are_committable_after_confirmation() -> None:
     held = PolledQueue(QUEUE, 5, 100)
     held.take([(5, 1), (6, 1)], 7)
     held.done(5)

@@ -1,4 +1,4 @@
-"""The sync face: the async clients behind a loop in a thread."""
+"""The sync clients: async clients in an event loop of their own thread."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from wheelmq.client.sync import Loop
 T = TypeVar("T")
 
 
-def beside(servers: Start, script: Callable[[str], T]) -> T:
-    """What `script` returns in a thread of its own, with the address of a name server."""
+def run_in_thread(servers: Start, script: Callable[[str], T]) -> T:
+    """Run `script` in its own thread, with the address of a name server. Returns its result."""
 
     async def scenario() -> T:
         async with servers() as running:
@@ -41,7 +41,7 @@ def beside(servers: Start, script: Callable[[str], T]) -> T:
     return asyncio.run(scenario())
 
 
-def test_everything_has_its_sync_face(servers: Start) -> None:
+def test_every_client_has_a_sync_class(servers: Start) -> None:
     def script(namesrv: str) -> None:
         came: list[bytes] = []
         arrived = threading.Event()
@@ -77,10 +77,10 @@ def test_everything_has_its_sync_face(servers: Start) -> None:
                 with pytest.raises(KeyError):
                     pulling.seek(QueueName(topic="U", broker_name="b", queue_id=0), 1)
 
-    beside(servers, script)
+    run_in_thread(servers, script)
 
 
-def test_heartbeats_go_on_while_nobody_calls(servers: Start) -> None:
+def test_heartbeats_continue_between_calls(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running:
             assert running.app.broker is not None
@@ -99,7 +99,7 @@ def test_heartbeats_go_on_while_nobody_calls(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_use_out_of_turn_is_told() -> None:
+def test_a_call_in_the_wrong_state_raises_an_error() -> None:
     producer = SyncProducer("127.0.0.1:1")
     with pytest.raises(RuntimeError, match="not started"):
         producer.send("T", b"x")
@@ -114,8 +114,8 @@ def test_use_out_of_turn_is_told() -> None:
         producer.send_async("T", b"x")
 
 
-def test_the_loop_s_own_thread_is_not_kept_waiting(servers: Start) -> None:
-    """A coroutine as callback runs there: it is told to await the async client instead of hanging for ever."""
+def test_a_sync_call_in_the_loop_thread_raises_an_error(servers: Start) -> None:
+    """A coroutine callback runs in that thread. Without the error the call would block forever."""
 
     def script(namesrv: str) -> list[str]:
         told: list[str] = []
@@ -135,19 +135,19 @@ def test_the_loop_s_own_thread_is_not_kept_waiting(servers: Start) -> None:
             assert over.wait(20)
         return told
 
-    [told] = beside(servers, script)
+    [told] = run_in_thread(servers, script)
     assert told.startswith("the loop's own thread cannot wait for it")
 
 
-def test_a_start_that_fails_leaves_no_thread() -> None:
+def test_a_failed_start_leaves_no_thread() -> None:
     before = threading.active_count()
     with pytest.raises(RuntimeError, match="subscribe"):
         SyncPushConsumer("127.0.0.1:1", "G").start()
     assert threading.active_count() == before
 
 
-def test_a_stop_beside_other_threads_leaves_none_waiting() -> None:
-    """What is submitted as the loop ends is done, or told."""
+def test_a_stop_leaves_no_other_thread_waiting() -> None:
+    """A coroutine submitted during the stop completes or raises an error."""
 
     def work(loop: Loop) -> None:
         with contextlib.suppress(RuntimeError, CancelledError):
@@ -174,7 +174,7 @@ def test_two_threads_may_stop_a_client() -> None:
         producer.start()
 
 
-def test_a_child_process_is_told_that_the_thread_stayed_behind() -> None:
+def test_a_client_of_the_parent_process_raises_an_error_in_a_child() -> None:
     with SyncProducer("127.0.0.1:1") as producer:
         child = os.fork()
         if child == 0:
@@ -188,7 +188,7 @@ def test_a_child_process_is_told_that_the_thread_stayed_behind() -> None:
 
 
 def test_a_callback_that_calls_exit_has_failed(servers: Start) -> None:
-    """And ends neither the loop nor whoever waits for it."""
+    """The exit stops neither the loop nor the threads that wait for it."""
 
     def script(namesrv: str) -> list[int]:
         times: list[int] = []
@@ -207,4 +207,4 @@ def test_a_callback_that_calls_exit_has_failed(servers: Start) -> None:
             assert again.wait(20)
         return times
 
-    assert beside(servers, script) == [0, 1]
+    assert run_in_thread(servers, script) == [0, 1]
