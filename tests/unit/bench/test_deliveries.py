@@ -1,4 +1,4 @@
-"""The generator's frames, what comes of them in a store, and the count of lost, twice and early."""
+"""The frames of the generator, their deliveries, and the count of lost, duplicate and early messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT = 20
 
 
 def frames(first: int, count: int, deliver_ms: tuple[int, int] | None = None, batch: int = 1) -> list[Command]:
-    """What the generator sends, as a broker reads it."""
+    """Return the frames of the generator as a broker reads them."""
     made = template(TOPIC, 64, timed=deliver_ms is not None, batch=batch)
     out = np.zeros(count * len(made.frame), np.uint8)
     places = (made.opaque_at, made.uniq_at, made.time_at, made.queue_at)
@@ -31,7 +31,7 @@ def frames(first: int, count: int, deliver_ms: tuple[int, int] | None = None, ba
     return [frame.decode(raw, at, at + len(made.frame)) for at in range(0, size, len(made.frame))]
 
 
-def test_frames() -> None:
+def test_generated_frames_are_readable_sends() -> None:
     found = frames(14, 4, (1_700_000_000_001, 1_700_000_000_002))
     assert [command.opaque - rawload.OPAQUE_BASE for command in found] == [14, 15, 16, 17]
     assert [command.ext["e"] for command in found] == ["2", "3", "0", "1"]
@@ -40,7 +40,7 @@ def test_frames() -> None:
     assert properties["TIMER_DELIVER_MS"] == "1700000000002"
 
 
-def test_batches() -> None:
+def test_generated_batches_are_readable_sends() -> None:
     found = frames(14, 2, batch=3)
     assert [command.opaque - rawload.OPAQUE_BASE for command in found] == [14, 15]
     assert all(command.code == RequestCode.SEND_BATCH_MESSAGE and command.ext["m"] == "true" for command in found)
@@ -51,7 +51,7 @@ def test_batches() -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """The generator's messages in a store, odd ones through the timer, and one message of somebody else."""
+    """A store with the messages of the generator, odd ones through the timer, and one foreign message."""
     harness = BrokerHarness(tmp_path / "store")
     now_ms = harness.now_ms
     for number, command in enumerate(frames(0, COUNT, (now_ms, now_ms + 700))):
@@ -63,7 +63,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_read(store: Path) -> None:
+def test_read_returns_the_deliveries_of_a_topic(store: Path) -> None:
     found = read(store, TOPIC, with_keys=True)
     assert sorted(found.number.tolist()) == [-1, *range(COUNT)]
     ours = found.number >= 0
@@ -79,15 +79,15 @@ def deliveries(rows: list[tuple[int, int, int]]) -> Deliveries:
     return Deliveries(store_ms, number, deliver_ms, nothing, nothing, np.zeros((0, 32), np.uint8))
 
 
-def taken(*flags: int) -> Bytes:
+def accepted(*flags: int) -> Bytes:
     return np.array(flags, np.uint8)
 
 
-def test_judge() -> None:
-    found = judge(deliveries([(0, 10, 10), (1, 9, 10), (1, 12, 10), (7, 1, -1)]), taken(1, 1, 0, 1))
+def test_judge_counts_lost_duplicate_early_and_unknown_messages() -> None:
+    found = judge(deliveries([(0, 10, 10), (1, 9, 10), (1, 12, 10), (7, 1, -1)]), accepted(1, 1, 0, 1))
     assert (found.lost, found.twice, found.early, found.strange) == (1, 1, 1, 1)
 
 
-def test_what_was_not_answered_may_be_there_or_not() -> None:
-    found = judge(deliveries([(0, 10, 10)]), taken(0, 0))
+def test_an_unanswered_message_may_be_delivered_or_missing() -> None:
+    found = judge(deliveries([(0, 10, 10)]), accepted(0, 0))
     assert (found.lost, found.twice, found.early, found.strange) == (0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""When a disk has no room for a benchmark, and when it has none for Apache."""
+"""The check for enough disk space, for a benchmark and for Apache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Disk = Callable[[int, int], None]
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """Sets what of a disk is used and free, in GiB; as much again is kept for root."""
+    """Return a setter of the used and free GiB of a disk. Root reserves as much space as is free."""
 
     def set_to(used: int, free: int) -> None:
         usage = shutil._ntuple_diskusage((used + 2 * free) * GIB, used * GIB, free * GIB)  # type: ignore[attr-defined]
@@ -35,14 +35,14 @@ def report() -> Report:
     return Report("some figures", [Metric("per_s", "sends/s")])
 
 
-def test_room_for_both(disk: Disk, report: Report) -> None:
+def test_enough_space_keeps_both_brokers(disk: Disk, report: Report) -> None:
     disk(50, 50)
     chosen = options()
     make_room(report, chosen, 39 * GIB)
     assert chosen.only is None and report.notes == []
 
 
-def test_a_disk_that_is_too_full_for_apache(disk: Disk, report: Report) -> None:
+def test_a_disk_too_full_for_apache_leaves_apache_out(disk: Disk, report: Report) -> None:
     disk(50, 50)
     chosen = options()
     make_room(report, chosen, 40 * GIB)
@@ -51,7 +51,7 @@ def test_a_disk_that_is_too_full_for_apache(disk: Disk, report: Report) -> None:
         make_room(report, options("Apache"), 40 * GIB)
 
 
-def test_no_room_at_all(disk: Disk, report: Report) -> None:
+def test_a_disk_too_full_for_wheelmq_ends_the_run(disk: Disk, report: Report) -> None:
     disk(50, 50)
     with pytest.raises(SystemExit, match="name another place"):
         make_room(report, options("WheelMQ"), 50 * GIB - SPARE_BYTES - AHEAD_BYTES + 1)

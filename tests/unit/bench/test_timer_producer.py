@@ -1,4 +1,4 @@
-"""What Apache's benchmark prints, read."""
+"""The parser for the output of Apache's benchmark."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ DELAYS = [
 ]
 
 
-def test_sends() -> None:
+def test_send_lines_become_figures() -> None:
     expected = {"send_tps": 5000, "send_tps_max": 6000, "send_rt_ms": 3, "send_rt_max_ms": 91, "send_failed": 3}
     assert _of_sends(SENDS) == expected
 
 
-def test_delays() -> None:
+def test_delay_lines_become_figures() -> None:
     expected = {"consume_tps": 300, "delay_ms": 25, "delay_50_ms": 20, "delay_99_ms": 55, "delay_max_ms": 72}
     assert _of_delays(DELAYS) == expected
 
 
-def test_nothing_was_sent_and_nothing_came() -> None:
+def test_lines_without_sends_or_deliveries_give_no_figures() -> None:
     assert _of_sends(SENDS[2:]) == {} and _of_delays(DELAYS[:1]) == {}
 
 
-def test_a_line_of_another_program() -> None:
+def test_a_line_of_another_program_is_rejected() -> None:
     with pytest.raises(RuntimeError, match="Send TPS"):
         _of_sends(["TPS: 5"])

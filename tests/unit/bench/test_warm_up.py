@@ -1,4 +1,4 @@
-"""Warm-up before a measurement takes a fixed time, however the rate goes up and down."""
+"""The warm-up before a measurement takes a fixed time, whatever the rate is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from bench.rawload import Load
 @pytest.mark.parametrize(
     ("name", "is_first", "seconds"), [("Apache", True, 60), ("WheelMQ", True, 10), ("Apache", False, 6)]
 )
-def test_raw_frames(name: str, is_first: bool, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_with_raw_frames_takes_a_fixed_time(
+    name: str, is_first: bool, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loads: list[Load] = []
     monkeypatch.setattr(generator, "generate", lambda address, topic, load: loads.append(load))
     target: Any = SimpleNamespace(name=name, broker="127.0.0.1:1")
@@ -22,7 +24,7 @@ def test_raw_frames(name: str, is_first: bool, seconds: float, monkeypatch: pyte
     assert [(load.body_bytes, load.seconds) for load in loads] == [(256, seconds)]
 
 
-def test_the_java_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_with_the_java_client_takes_a_fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
     def send(client: object, seconds: float, case: object) -> dict[str, float]:
@@ -31,5 +33,5 @@ def test_the_java_client(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sends_java, "send", send)
     client: Any = None
-    assert sends_java.warm(client) == 20.0  # the rate at the end alone
+    assert sends_java.warm(client) == 20.0  # only the rate at the end
     assert sum(asked) == sends_java.WARM_S == 60

@@ -1,4 +1,4 @@
-"""Apache's broker.conf and namesrv.conf, and what becomes of each kind of key."""
+"""Apache's broker.conf and namesrv.conf, and the treatment of each kind of key."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ def values(text: str, schema: Schema[Any] = BROKER) -> dict[str, Any]:
     return {field: given.value for field, given in read(text, schema).given.items()}
 
 
-def other(key: ApacheKey) -> str:
+def other_value(key: ApacheKey) -> str:
     if key.kind is Kind.BOOLEAN:
         return "false" if key.default == "true" else "true"
     return ANOTHER[key.kind]
 
 
 @pytest.mark.parametrize(("part", "key"), ROWS, ids=[f"{part}-{key.name}" for part, key in ROWS])
-def test_every_key_is_taken_as_its_row_says(part: str, key: ApacheKey) -> None:
+def test_every_key_is_treated_as_its_row_says(part: str, key: ApacheKey) -> None:
     schema = SCHEMAS[part]
     if not key.default.startswith("<"):
         kept = read(f"{key.name}={key.default}\n", schema)
         assert not any(note.startswith(f"broker.conf, line 1: {key.name}") for note in kept.notes)
     if key.treatment is Treatment.REFUSED:
         with pytest.raises(ConfigError, match=f"broker.conf, line 1: {key.name}: .* is refused: "):
-            read(f"{key.name}={other(key)}\n", schema)
+            read(f"{key.name}={other_value(key)}\n", schema)
         return
-    reading = read(f"{key.name}={other(key)}\n", schema)
+    reading = read(f"{key.name}={other_value(key)}\n", schema)
     if key.treatment is Treatment.HONOURED:
         assert key.ours in schema.shape.__struct_fields__
         assert reading.given[key.ours].where == f"broker.conf, line 1: {key.name}"
     else:
-        shown = "..." if key.name in SECRETS else other(key)
+        shown = "..." if key.name in SECRETS else other_value(key)
         assert f"broker.conf, line 1: {key.name}={shown} has no effect: {key.why}" in reading.notes
         assert key.ours not in reading.given
 
 
-def test_the_file_that_apache_ships() -> None:
+def test_the_file_that_apache_ships_is_read() -> None:
     reading = read(
         "brokerClusterName = DefaultCluster\nbrokerName = broker-a\nbrokerId = 0\ndeleteWhen = 04\n"
         "fileReservedTime = 48\nbrokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n"
@@ -70,7 +70,7 @@ def test_the_file_that_apache_ships() -> None:
     assert "gives no brokerIP1" in note
 
 
-def test_unknown_keys_are_told_with_the_nearest() -> None:
+def test_a_note_suggests_the_nearest_name_for_an_unknown_key() -> None:
     reading = read("brokrName=b\nstorePathConsumeQueue=/x\nbrokerIP1=127.0.0.1\nbindAddress=127.0.0.1\n")
     assert reading.notes == [
         "broker.conf, line 1: brokrName is no key of Apache RocketMQ 5.3.3 (did you mean brokerName?): it is ignored",
@@ -78,12 +78,12 @@ def test_unknown_keys_are_told_with_the_nearest() -> None:
     ]
 
 
-def test_a_byte_order_mark_is_told() -> None:
+def test_a_note_names_a_byte_order_mark() -> None:
     reading = apache.read(b"\xef\xbb\xbfbrokerName=b\nbrokerIP1=127.0.0.1\n", "f", BROKER)
     assert any("byte order mark: remove it" in note for note in reading.notes)
 
 
-def test_of_two_lines_the_later_counts() -> None:
+def test_the_later_of_two_lines_with_one_key_takes_effect() -> None:
     reading = read("brokerName=a\nbrokerName=b\n")
     assert reading.given["broker_name"].value == "b"
     assert "broker.conf, line 1: brokerName is given again in line 2, which counts" in reading.notes
@@ -102,7 +102,7 @@ def test_of_two_lines_the_later_counts() -> None:
         ("sendMessageThreadPoolNums=x", "found 'x'"),
     ],
 )
-def test_what_apache_would_silently_leave_out(line: str, told: str) -> None:
+def test_a_value_that_apache_silently_ignores_is_rejected(line: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(f"brokerName=b\n{line}\n")
     assert str(caught.value).startswith(f"broker.conf, line 2: {line.partition('=')[0]}: ") and told in str(
@@ -110,7 +110,7 @@ def test_what_apache_would_silently_leave_out(line: str, told: str) -> None:
     )
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_one_error_lists_all_problems() -> None:
     with pytest.raises(ConfigError) as caught:
         read("aclEnable=true\nlistenPort=x\nbrokerRole=SLAVE\n")
     assert [line.split(":")[1].strip() for line in str(caught.value).splitlines()] == [
@@ -133,7 +133,7 @@ def test_all_problems_are_told_at_once() -> None:
         ("listenPort=+7 ", "listen_port", "7"),
     ],
 )
-def test_values_as_apache_takes_them(line: str, field: str, value: object) -> None:
+def test_values_are_adjusted_as_apache_adjusts_them(line: str, field: str, value: object) -> None:
     assert values(line)[field] == value
 
 
@@ -145,7 +145,7 @@ def test_values_as_apache_takes_them(line: str, field: str, value: object) -> No
         ("storePathCommitLog=/a/commitlog\n", False),
     ],
 )
-def test_a_path_of_the_log_that_is_as_ever(lines: str, is_taken: bool) -> None:
+def test_only_the_default_commit_log_path_is_accepted(lines: str, is_taken: bool) -> None:
     if is_taken:
         assert values(lines) == {"store_path": "/a"}
     else:
@@ -162,11 +162,11 @@ def test_a_path_of_the_log_that_is_as_ever(lines: str, is_taken: bool) -> None:
         ("", None),
     ],
 )
-def test_what_clients_are_told_is_listened_on(lines: str, host: str | None) -> None:
+def test_an_advertised_address_sets_the_listen_address(lines: str, host: str | None) -> None:
     assert values(lines).get("listen_host") == host
 
 
-def test_secrets_are_not_shown() -> None:
+def test_notes_hide_secrets() -> None:
     reading = read('innerClientAuthenticationCredentials={"accessKey":"a"}\n')
     assert not any("accessKey" in note for note in reading.notes)
     assert any("innerClientAuthenticationCredentials=... has no effect" in note for note in reading.notes)

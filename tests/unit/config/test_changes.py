@@ -1,4 +1,4 @@
-"""Settings of a broker that runs: asked for and changed, in memory and in the file they came from."""
+"""Settings of a running broker are read and changed, in memory and in their file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wheelmq.testing.disk import SimulatedDisk
 
 
 class Running:
-    """A configuration over a file with `text`."""
+    """A running configuration whose file contains `text`."""
 
     def __init__(self, file: Path | None, text: str = "", **fields: object) -> None:
         self.disk, self.clock = SimulatedDisk(), ManualClock()
@@ -41,8 +41,8 @@ class Running:
         assert self.file is not None
         return (self.disk.read(self.file) or b"").decode()
 
-    def refused(self, text: str) -> ChangeRejected:
-        """What is told of a change that is refused, and that nothing came of it."""
+    def expect_rejection(self, text: str) -> ChangeRejected:
+        """Expect that an update is rejected and changes nothing. Returns the rejection."""
         settings, version = msgspec.structs.replace(self.settings), self.configuration.version
         stored = self.stored if self.file is not None else None
         with pytest.raises(ChangeRejected) as caught:
@@ -57,7 +57,7 @@ def conf(tmp_path: Path) -> Running:
     return Running(tmp_path / "broker.conf", "# ours\nfileReservedTime = 48\nbrokerName=broker-a\n")
 
 
-def test_a_change_is_in_force_and_in_the_file(conf: Running, tmp_path: Path) -> None:
+def test_a_change_applies_at_once_and_is_stored_in_the_file(conf: Running, tmp_path: Path) -> None:
     conf.clock.advance(5)
     before = conf.configuration.version
     conf.update("fileReservedTime=24\nlongPollingEnable=false\n")
@@ -69,7 +69,7 @@ def test_a_change_is_in_force_and_in_the_file(conf: Running, tmp_path: Path) -> 
     assert conf.configuration.version.timestamp == conf.clock.now_ms()
 
 
-def test_the_file_is_what_the_next_start_reads(conf: Running, tmp_path: Path) -> None:
+def test_the_next_start_reads_the_changed_file(conf: Running, tmp_path: Path) -> None:
     conf.update(
         "messageDelayLevel=1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h\nflushDiskType=SYNC_FLUSH"
     )
@@ -91,7 +91,7 @@ def test_a_toml_file_is_changed_in_place(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_so_already_changes_nothing(conf: Running) -> None:
+def test_an_update_with_current_values_changes_nothing(conf: Running) -> None:
     conf.update(
         "fileReservedTime=72\nbrokerName=broker-a\naclEnable=false\nsendMessageThreadPoolNums=<by processors>\n"
     )
@@ -131,45 +131,47 @@ def test_what_is_so_already_changes_nothing(conf: Running) -> None:
         ("a=\\u12", ResponseCode.INVALID_PARAMETER, "line 1: \\u12: write"),
     ],
 )
-def test_all_or_nothing(conf: Running, text: str, code: ResponseCode, told: str) -> None:
-    rejection = conf.refused(f"longPollingEnable=false\n{text}\n" if "\\u" not in text else text)
+def test_an_update_with_one_invalid_line_changes_nothing(
+    conf: Running, text: str, code: ResponseCode, told: str
+) -> None:
+    rejection = conf.expect_rejection(f"longPollingEnable=false\n{text}\n" if "\\u" not in text else text)
     assert rejection.code == code and told in rejection.remark
 
 
-def test_no_path_and_no_address_is_mutable() -> None:
+def test_paths_and_addresses_are_not_mutable() -> None:
     assert not [
         name for name in BROKER.mutable if any(part in name for part in ("path", "host", "_ip", "port", "namesrv"))
     ]
 
 
-def test_a_file_that_cannot_be_written_keeps_everything(conf: Running) -> None:
-    conf.disk.replace = _full  # type: ignore[method-assign]
-    rejection = conf.refused("longPollingEnable=false")
+def test_an_update_changes_nothing_if_the_file_is_not_writable(conf: Running) -> None:
+    conf.disk.replace = _raise_disk_full  # type: ignore[method-assign]
+    rejection = conf.expect_rejection("longPollingEnable=false")
     assert rejection.code == ResponseCode.SYSTEM_ERROR and "could not be changed: " in rejection.remark
 
 
-def _full(*_: object, **__: object) -> None:
+def _raise_disk_full(*_: object, **__: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_toml_file_that_is_not_plain_keeps_everything(tmp_path: Path) -> None:
+def test_an_update_changes_nothing_if_the_toml_file_is_too_complex(tmp_path: Path) -> None:
     toml = Running(tmp_path / "w.toml", "expiry = {reserved_hours = 48}\n")
-    assert "change it by hand" in toml.refused("fileReservedTime=24").remark
+    assert "change it by hand" in toml.expect_rejection("fileReservedTime=24").remark
 
 
-def test_without_a_file_it_lasts_until_the_stop(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_without_a_file_lasts_until_the_stop(caplog: pytest.LogCaptureFixture) -> None:
     running = Running(None)
     running.update("fileReservedTime=24")
     assert running.settings.file_reserved_time == 24
     assert "file_reserved_time: changed until the stop, for no file was given with -c" in caplog.text
 
 
-def test_what_counts_before_the_file_is_told(conf: Running, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_names_an_option_that_overrides_the_file(conf: Running, caplog: pytest.LogCaptureFixture) -> None:
     conf.update("longPollingEnable=false")
     assert "long_polling: for the next start --set long_polling counts before" in caplog.text
 
 
-def test_what_is_in_force_by_apaches_names(tmp_path: Path) -> None:
+def test_the_text_has_the_current_values_by_apaches_names(tmp_path: Path) -> None:
     running = Running(tmp_path / "f", broker_name="b ä\\", namesrv=("h:1", "h:2"), flush_mode="SYNC_FLUSH")
     found = {one.name: one.value for one in properties.parse(running.configuration.text())}
     assert found["brokerName"] == "b ä\\" and found["namesrvAddr"] == "h:1;h:2"

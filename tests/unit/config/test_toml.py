@@ -26,13 +26,13 @@ def read(file: Path | None, schema: Any = BROKER) -> dict[str, Any]:
     return {field: given.value for field, given in sources.read(file, schema, lambda: BOTH).given.items()}
 
 
-def problems(file: Path | None) -> list[str]:
+def read_problems(file: Path | None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         sources.read(file, BROKER, lambda: BOTH)
     return str(caught.value).splitlines()
 
 
-def test_a_file_for_all(file: Path) -> None:
+def test_one_file_serves_the_broker_and_the_name_server(file: Path) -> None:
     file.write_text(
         '[broker]\nname = "b"\nnamesrv = ["h:1", "h:2"]\n[flush]\nmode = "SYNC_FLUSH"\n'
         "[timer]\nprecision_ms = 500\nenable = false\n[nameserver]\nlisten_port = 7\n"
@@ -47,11 +47,11 @@ def test_a_file_for_all(file: Path) -> None:
     assert read(file, NAME_SERVER) == {"listen_port": 7}
 
 
-def test_the_environment_counts_before_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("[timer]\nprecision_ms = 500\nlead_ms = 1\n")
     monkeypatch.setenv("WHEELMQ_TIMER__PRECISION_MS", "100")
     monkeypatch.setenv("wheelmq_broker__namesrv", "h:1; h:2")
-    monkeypatch.setenv("WHEELMQ_KERNELS", "plain")  # no setting by its form
+    monkeypatch.setenv("WHEELMQ_KERNELS", "plain")  # without a double underscore it is no setting
     found = sources.read(file, BROKER, lambda: BOTH).given
     assert found["timer_precision_ms"] == Given(100, "the environment's WHEELMQ_TIMER__PRECISION_MS")
     assert found["timer_lead_ms"].where == f"{file}, [timer] lead_ms"
@@ -59,7 +59,7 @@ def test_the_environment_counts_before_the_file(file: Path, monkeypatch: pytest.
     assert settings.namesrv == ("h:1", "h:2") and settings.timer_precision_ms == 100
 
 
-def test_the_environment_counts_before_apaches_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_apaches_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("timerPrecisionMs=500\nbrokerName=b\n")
     monkeypatch.setenv("WHEELMQ_TIMER__PRECISION_MS", "100")
@@ -86,26 +86,26 @@ def test_the_environment_counts_before_apaches_file(tmp_path: Path, monkeypatch:
         ("timer = 3\n", "timer: found 3; allowed: a table"),
     ],
 )
-def test_a_problem_names_file_key_and_what_is_allowed(file: Path, text: str, told: str) -> None:
+def test_a_problem_names_the_file_the_key_and_allowed_values(file: Path, text: str, told: str) -> None:
     file.write_text(text)
-    [line] = problems(file)
+    [line] = read_problems(file)
     assert line.startswith(f"{file}, {told}")
 
 
-def test_a_file_that_does_not_parse(file: Path) -> None:
+def test_an_unreadable_file_is_rejected(file: Path) -> None:
     file.write_bytes(b"[timer\n")
-    assert problems(file)[0].startswith(f"{file} is no TOML: ")
+    assert read_problems(file)[0].startswith(f"{file} is no TOML: ")
     file.write_bytes(b'a = "\xe4"\n')
-    assert problems(file) == [f"{file}: byte 5 is no UTF-8, which TOML is written in"]
-    assert problems(file.parent / "none.toml") == [
+    assert read_problems(file) == [f"{file}: byte 5 is no UTF-8, which TOML is written in"]
+    assert read_problems(file.parent / "none.toml") == [
         f"{file.parent / 'none.toml'} cannot be read: No such file or directory"
     ]
 
 
-def test_a_variable_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_environment_variable_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHEELMQ_TIMER__SLOT", "1")
     monkeypatch.setenv("WHEELMQ_TIMER__LEAD_MS", "soon")
-    assert sorted(problems(None)) == [
+    assert sorted(read_problems(None)) == [
         "the environment's WHEELMQ_TIMER__LEAD_MS: found 'soon'; allowed: a whole number from 1 to 2147483647",
         "the environment's WHEELMQ_TIMER__SLOT is no setting (did you mean WHEELMQ_TIMER__SLOTS?)",
     ]
@@ -117,7 +117,7 @@ def test_every_setting_has_one_name(schema: Any) -> None:
     assert sorted(fields) == sorted(schema.shape.__struct_fields__)
 
 
-def test_the_json_schema_has_bounds_defaults_and_words() -> None:
+def test_the_json_schema_has_bounds_defaults_and_enum_values() -> None:
     found = toml.json_schema(BOTH)["$defs"]
     assert found["broker"]["properties"]["listen_port"] == {
         "default": 10911,
@@ -131,7 +131,7 @@ def test_the_json_schema_has_bounds_defaults_and_words() -> None:
     assert found["FlushMode"]["enum"] == ["ASYNC_FLUSH", "SYNC_FLUSH"]
 
 
-def test_what_does_not_fit_together_names_where_it_was_given() -> None:
+def test_the_error_of_an_invalid_value_names_its_source() -> None:
     given = {"store_path": Given("s", ""), "timer_precision_ms": Given(70, "f.toml, [timer] precision_ms")}
     with pytest.raises(
         ConfigError, match=r"^f.toml, \[timer\] precision_ms: timer_precision_ms is 70: it must be one of"

@@ -1,4 +1,4 @@
-"""Values that are changed in a TOML file, which stays as it was otherwise."""
+"""Changes of values in a TOML file. The rest of the file stays unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wheelmq.config.toml_edit import with_changes
         ("[a]\ny = [\n 1,\n]\nx = 'q'\n", "w", '[a]\nx = "w"\ny = [\n 1,\n]\n'),
     ],
 )
-def test_changes(text: str, value: Any, expected: str) -> None:
+def test_a_change_keeps_the_rest_of_the_file(text: str, value: Any, expected: str) -> None:
     changed = with_changes(text.encode(), {("a", "x"): value}).decode()
     assert tomllib.loads(changed)["a"]["x"] == value
     if "[\n" not in text:
@@ -31,6 +31,6 @@ def test_changes(text: str, value: Any, expected: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a = {x = 1}\n", "a.x = 1\n", "[a]\nx = '''\n1'''\n", "[a]\nx.y = 1\n", "[a\n"])
-def test_what_cannot_be_changed_plainly_is_refused(text: str) -> None:
+def test_a_file_that_is_too_complex_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError):
         with_changes(text.encode(), {("a", "x"): 2})

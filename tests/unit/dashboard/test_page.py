@@ -1,4 +1,4 @@
-"""What the dashboard shows of a broker, and that text stays text."""
+"""The figures of a broker on the dashboard, and the escape of texts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from wheelmq.testing.pipeline_model import PipelineModel
 HOSTILE = "<script>alert('x')</script>&\"'<img src=x onerror=alert(1)>"
 
 
-class Asked:
-    """Asks a broker, and counts how often."""
+class CountedRequests:
+    """Sends commands to a broker and counts them."""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self.harness = harness
@@ -38,15 +38,15 @@ class Asked:
 
 
 @pytest.fixture
-def asked(harness: BrokerHarness) -> Asked:
-    return Asked(harness)
+def requests(harness: BrokerHarness) -> CountedRequests:
+    return CountedRequests(harness)
 
 
-def look(asked: Asked) -> dict[str, Any]:
-    return asyncio.run(DashboardFigures(asked, asked.harness.clock).get())
+def read_figures(requests: CountedRequests) -> dict[str, Any]:
+    return asyncio.run(DashboardFigures(requests, requests.harness.clock).get())
 
 
-def shown(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def tables_by_title(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The tables of the JSON, by title."""
     return {one["title"]: one for one in msgspec.json.decode(page.json(found))["sections"]}
 
@@ -69,7 +69,7 @@ class Tags(HTMLParser):
         self.text += data
 
 
-def test_what_waits_and_what_is_late(harness: BrokerHarness, asked: Asked) -> None:
+def test_the_page_shows_waiting_messages_and_lateness(harness: BrokerHarness, requests: CountedRequests) -> None:
     model = PipelineModel(harness)
     harness.send("T", delay_ms=500)
     for delay_ms in (9000, 9000, 70_000):
@@ -77,11 +77,11 @@ def test_what_waits_and_what_is_late(harness: BrokerHarness, asked: Asked) -> No
     harness.send("T", properties={props.DELAY: "4"})
     harness.send("T", properties={props.DELAY_IN_SECONDS: "30"})
     harness.advance(4000, model.work)
-    found = look(asked)
+    found = read_figures(requests)
     assert found["counted"] == "all"
     assert found["overview"]["waiting"] == {"timer": 3, "level": 1, "block": 1}
     assert len(found["by_minute"]) == 60 and sum(count for _, count in found["by_minute"]) == 5
-    tables = shown(found)
+    tables = tables_by_title(found)
     assert ["in levels", "1"] in tables["Delayed messages"]["rows"]
     assert ["released", "1"] in tables["Delayed messages"]["rows"]
     [late] = tables["Lateness of releases"]["rows"]
@@ -94,14 +94,14 @@ def test_what_waits_and_what_is_late(harness: BrokerHarness, asked: Asked) -> No
     assert topic[0] == "T" and topic[3] == "1"
 
 
-def test_topics_have_rates(harness: BrokerHarness, asked: Asked) -> None:
+def test_the_page_shows_rates_per_topic(harness: BrokerHarness, requests: CountedRequests) -> None:
     harness.advance(10_000)
     for _ in range(30):
         harness.send("Busy")
     harness.send("Quiet")
     harness.pull("Busy")
     harness.advance(20_000)
-    topics = look(asked)["overview"]["topics"]
+    topics = read_figures(requests)["overview"]["topics"]
     assert [one["topic"] for one in topics] == ["Busy", "Quiet"]
     stats = harness.broker.stats
     assert topics[0]["puts_per_s"] == pytest.approx(stats.put_tps("Busy")) and topics[0]["puts_per_s"] > 0
@@ -109,66 +109,66 @@ def test_topics_have_rates(harness: BrokerHarness, asked: Asked) -> None:
     assert topics[0]["messages"] == 30
 
 
-def test_where_too_much_waits_to_be_counted_the_wheel_is_shown(
-    harness: BrokerHarness, asked: Asked, monkeypatch: pytest.MonkeyPatch
+def test_a_large_backlog_is_counted_from_the_timer_wheel(
+    harness: BrokerHarness, requests: CountedRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures_module, "COUNTS_MAX", 0)
     harness.send("T", delay_ms=9000)
     harness.send("T", delay_ms=9000)
     harness.send("T", properties={props.DELAY: "4"})
     harness.advance(4000, PipelineModel(harness).work)
-    found = look(asked)
+    found = read_figures(requests)
     assert found["counted"] == "wheel"
     assert sum(count for _, count in found["by_minute"]) == 2 and len(found["by_minute"]) == 60
-    assert "no levels, no blocks" in shown(found)["Due in the next hour, by minute"]["note"]
+    assert "no levels, no blocks" in tables_by_title(found)["Due in the next hour, by minute"]["note"]
 
 
-def test_however_many_look_the_broker_is_asked_once_a_second(harness: BrokerHarness, asked: Asked) -> None:
-    figures = DashboardFigures(asked, harness.clock)
+def test_many_viewers_cause_one_broker_request_per_second(harness: BrokerHarness, requests: CountedRequests) -> None:
+    figures = DashboardFigures(requests, harness.clock)
 
     async def many() -> None:
         await asyncio.gather(*(figures.get() for _ in range(20)))
 
     asyncio.run(many())
-    once = len(asked.codes)
-    assert asked.codes[0] == RequestCode.WMQ_METRICS and once <= 1 + figures_module.COUNTS_MAX
+    once = len(requests.codes)
+    assert requests.codes[0] == RequestCode.WMQ_METRICS and once <= 1 + figures_module.COUNTS_MAX
     harness.clock.advance(1000)
     asyncio.run(many())
-    assert len(asked.codes) == 2 * once
+    assert len(requests.codes) == 2 * once
 
 
-def test_a_broker_that_does_not_answer(asked: Asked) -> None:
-    asked.is_there = False
-    found = look(asked)
+def test_the_page_reports_a_broker_that_does_not_answer(requests: CountedRequests) -> None:
+    requests.is_there = False
+    found = read_figures(requests)
     assert msgspec.json.decode(page.json(found))["sections"] == []
     told = Tags(page.html(found).decode())
     assert "does not answer" in told.text and HOSTILE in told.text
     assert told.tags.count("script") == 1 and "img" not in told.tags
 
 
-def test_names_stay_text(harness: BrokerHarness, asked: Asked) -> None:
+def test_names_are_escaped_on_the_page(harness: BrokerHarness, requests: CountedRequests) -> None:
     harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name=HOSTILE)
     harness.broker.reject_sends(HOSTILE)
     harness.send("T")
-    found = look(asked)
+    found = read_figures(requests)
     assert found["pipeline"]["holder"] == HOSTILE
     told = Tags(page.html(found).decode())
     assert told.text.count(HOSTILE) >= 2
     assert told.tags.count("script") == 1 and "img" not in told.tags
     assert not {name for name in told.attributes if name.startswith("on") or name in ("src", "href", "style")}
-    assert ["holder", HOSTILE] in shown(found)["Pipeline"]["rows"]
-    assert "innerHTML" not in page.SCRIPT  # the script puts text into elements, too
+    assert ["holder", HOSTILE] in tables_by_title(found)["Pipeline"]["rows"]
+    assert "innerHTML" not in page.SCRIPT  # the script also sets text, not HTML
 
 
-def test_a_red_line_while_the_pipeline_makes_no_turn(asked: Asked) -> None:
-    harness = asked.harness
-    assert msgspec.json.decode(page.json(look(asked)))["problem"] == ""
+def test_the_page_warns_while_the_pipeline_makes_no_turn(requests: CountedRequests) -> None:
+    harness = requests.harness
+    assert msgspec.json.decode(page.json(read_figures(requests)))["problem"] == ""
     harness.send("T", delay_ms=9000)
     harness.advance(4000, PipelineModel(harness).work, 500)
     harness.advance(8000)
-    found = look(asked)
+    found = read_figures(requests)
     problem = msgspec.json.decode(page.json(found))["problem"]
     assert problem == "The pipeline makes no turn: the broker arms and indexes messages itself"
     assert f'<p id="state">{problem}</p>' in page.html(found).decode()
-    rows = dict(map(tuple, shown(found)["Pipeline"]["rows"]))
+    rows = dict(map(tuple, tables_by_title(found)["Pipeline"]["rows"]))
     assert rows["the broker in its place"].endswith("s ahead")

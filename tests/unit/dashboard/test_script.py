@@ -1,4 +1,4 @@
-"""The page's script draws the tables of the JSON: run with Node, where there is one."""
+"""The script of the page, run with Node if Node is installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODE = shutil.which("node")
 
 
 @pytest.mark.skipif(NODE is None, reason="there is no Node")
-def test_it_draws_the_tables(tmp_path: Path) -> None:
+def test_the_script_draws_the_tables_of_the_json(tmp_path: Path) -> None:
     hostile = "</td><script>x</script>"
     section = page.Section("A & B", [[hostile, page.Bar(3, 7)], ["x", "y"]], ["one", "two"], "a note")
     tables = msgspec.json.encode({"problem": "none", "sections": [section, page.Section("C", [])]})
@@ -33,4 +33,4 @@ def test_it_draws_the_tables(tmp_path: Path) -> None:
     assert found["main"] == ["main", drawn, ["section", ["h2", "C"], ["table", ""]]]
     assert found["state"] == "none"
     assert "These figures are old" in found["later"] and "it is gone" in found["later"]
-    assert found["main_later"] == found["main"] and found["waits"] == 1  # it goes on looking
+    assert found["main_later"] == found["main"] and found["waits"] == 1  # the script continues to poll

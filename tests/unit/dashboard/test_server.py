@@ -1,4 +1,4 @@
-"""The dashboard over HTTP: what it serves, and what it does with those who ask for something else."""
+"""The dashboard over HTTP: its pages, and the rejection of other requests."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from wheelmq.testing.harness import BrokerHarness
 R = TypeVar("R")
 
 
-def served(harness: BrokerHarness, work: Callable[[int], Awaitable[R]]) -> R:
-    """What `work` gives, called with the port of a dashboard of the harness's broker."""
+def run_with_dashboard(harness: BrokerHarness, work: Callable[[int], Awaitable[R]]) -> R:
+    """Run `work` with the port of a dashboard of the broker. Returns its result."""
 
     async def ask(command: Command) -> Command:
         return harness.ask(command)
@@ -39,7 +39,7 @@ def served(harness: BrokerHarness, work: Callable[[int], Awaitable[R]]) -> R:
 
 
 async def exchange(port: int, request: bytes) -> bytes:
-    """All that comes back for a request."""
+    """Send a request. Returns all bytes that come back."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
@@ -50,9 +50,9 @@ async def exchange(port: int, request: bytes) -> bytes:
         writer.close()
 
 
-def answered(harness: BrokerHarness, request: str) -> tuple[str, dict[str, str], bytes]:
-    """Status, headers and body of the answer to a request, in which | stands for the end of a line."""
-    raw = served(harness, lambda port: exchange(port, request.replace("|", "\r\n").encode()))
+def request_answer(harness: BrokerHarness, request: str) -> tuple[str, dict[str, str], bytes]:
+    """Send a request in which | marks the end of a line. Returns status, headers and body of the answer."""
+    raw = run_with_dashboard(harness, lambda port: exchange(port, request.replace("|", "\r\n").encode()))
     head, _, body = raw.partition(b"\r\n\r\n")
     status, *lines = head.decode().split("\r\n")
     return status.removeprefix("HTTP/1.1 "), dict(line.split(": ", 1) for line in lines), body
@@ -61,8 +61,8 @@ def answered(harness: BrokerHarness, request: str) -> tuple[str, dict[str, str],
 HOST = "Host: 127.0.0.1:1|"
 
 
-def test_the_page_runs_nothing_but_its_own(harness: BrokerHarness) -> None:
-    status, headers, body = answered(harness, f"GET / HTTP/1.1|{HOST}|")
+def test_the_page_allows_only_its_own_script_and_style(harness: BrokerHarness) -> None:
+    status, headers, body = request_answer(harness, f"GET / HTTP/1.1|{HOST}|")
     assert (status, headers["Content-Type"]) == ("200 OK", "text/html; charset=utf-8")
     assert int(headers["Content-Length"]) == len(body)
     policy = headers["Content-Security-Policy"]
@@ -75,9 +75,9 @@ def test_the_page_runs_nothing_but_its_own(harness: BrokerHarness) -> None:
     assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_the_figures(harness: BrokerHarness) -> None:
+def test_the_server_returns_the_figures_as_json(harness: BrokerHarness) -> None:
     harness.send("T", delay_ms=9000)
-    status, headers, body = answered(harness, "GET /figures.json?x=1 HTTP/1.1|Host: localhost:8080|Accept: */*||")
+    status, headers, body = request_answer(harness, "GET /figures.json?x=1 HTTP/1.1|Host: localhost:8080|Accept: */*||")
     assert (status, headers["Content-Type"]) == ("200 OK", "application/json")
     found = msgspec.json.decode(body)
     assert found["problem"] == "" and found["figures"]["overview"]["waiting"]["timer"] == 1
@@ -100,20 +100,18 @@ def test_the_figures(harness: BrokerHarness) -> None:
         (f"GET / HTTP/1.1|{HOST}X: {'x' * 9000}||", "400 Bad Request"),
     ],
 )
-def test_what_is_refused(harness: BrokerHarness, request_text: str, status: str) -> None:
-    found, headers, body = answered(harness, request_text)
+def test_the_server_rejects_invalid_requests(harness: BrokerHarness, request_text: str, status: str) -> None:
+    found, headers, body = request_answer(harness, request_text)
     assert found == status and len(body) < 100
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_a_head_alone(harness: BrokerHarness) -> None:
-    status, headers, body = answered(harness, f"HEAD / HTTP/1.1|{HOST}|")
+def test_a_head_request_returns_no_body(harness: BrokerHarness) -> None:
+    status, headers, body = request_answer(harness, f"HEAD / HTTP/1.1|{HOST}|")
     assert (status, body) == ("200 OK", b"") and int(headers["Content-Length"]) > 1000
 
 
-def test_who_sends_nothing_is_dropped_and_many_are_bounded(
-    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_connections_are_closed_and_limited(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_S", 0.2)
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
 
@@ -125,12 +123,12 @@ def test_who_sends_nothing_is_dropped_and_many_are_bounded(
         later = await exchange(port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         return [one if isinstance(one, bytes) else b"" for one in ended], later
 
-    ended, later = served(harness, crowd)
+    ended, later = run_with_dashboard(harness, crowd)
     assert ended == [b""] * 6
     assert later.startswith(b"HTTP/1.1 200 OK")
 
 
-def test_silent_clients_shut_nobody_out(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_clients_do_not_block_others(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_S", 20.0)
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
 
@@ -141,18 +139,18 @@ def test_silent_clients_shut_nobody_out(harness: BrokerHarness, monkeypatch: pyt
             writer.close()
         return found
 
-    assert all(one.startswith(b"HTTP/1.1 200 OK") for one in served(harness, crowd))
+    assert all(one.startswith(b"HTTP/1.1 200 OK") for one in run_with_dashboard(harness, crowd))
 
 
 @pytest.mark.parametrize("header", ["Host : evil|", " Host: evil|", ": evil|", "Accept : x|", "no colon|"])
-def test_a_header_with_a_wrong_name_is_refused(harness: BrokerHarness, header: str) -> None:
-    status, _, _ = answered(harness, f"GET / HTTP/1.1|{header}{HOST}|")
+def test_a_header_with_an_invalid_name_is_rejected(harness: BrokerHarness, header: str) -> None:
+    status, _, _ = request_answer(harness, f"GET / HTTP/1.1|{header}{HOST}|")
     assert status == "400 Bad Request"
 
 
-def test_a_port_that_is_taken(harness: BrokerHarness) -> None:
+def test_a_port_in_use_raises_an_error(harness: BrokerHarness) -> None:
     async def again(port: int) -> None:
         with pytest.raises(OSError, match="in use"):
             await Dashboard(DashboardFigures(lambda command: asyncio.sleep(0, command), harness.clock)).start(port)
 
-    served(harness, again)
+    run_with_dashboard(harness, again)

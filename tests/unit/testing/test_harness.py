@@ -1,4 +1,4 @@
-"""The tools of tests, tested: what they promise, and that their checks can fail."""
+"""The test tools keep their promises, and their checks can fail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wheelmq.testing.workers import HeldWorker
 
 
 class TestClock:
-    def test_it_stands_still_until_it_is_moved(self) -> None:
+    def test_time_changes_only_by_advance_and_step(self) -> None:
         clock = ManualClock()
         before = clock.monotonic()
         assert clock.now_ms() == clock.now_ms() == START_MS
@@ -34,18 +34,18 @@ class TestClock:
         assert clock.now_ms() == START_MS - 93
         assert round((clock.monotonic() - before) * 1000) == 7
 
-    def test_monotonic_milliseconds_are_those_that_passed(self) -> None:
+    def test_monotonic_time_counts_the_advanced_milliseconds(self) -> None:
         clock = ManualClock()
         first = int(clock.monotonic() * 1000)
         for ms in range(3000):
             assert int(clock.monotonic() * 1000) == first + ms
             clock.advance(1)
 
-    def test_no_way_back_in_time(self) -> None:
+    def test_advance_rejects_a_negative_duration(self) -> None:
         with pytest.raises(AssertionError):
             ManualClock().advance(-1)
 
-    def test_creep(self) -> None:
+    def test_creep_advances_the_monotonic_clock_at_each_read(self) -> None:
         clock = ManualClock()
         clock.creep_ms = 5
         assert round((clock.monotonic() - clock.monotonic()) * 1000) == -5
@@ -53,7 +53,7 @@ class TestClock:
 
 
 class TestConnection:
-    def test_answers_show_at_the_end_of_a_tick(self, harness: BrokerHarness) -> None:
+    def test_an_answer_appears_at_the_end_of_a_tick(self, harness: BrokerHarness) -> None:
         asked = harness.submit(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO))
         assert asked.answer is None
         harness.tick()
@@ -79,7 +79,7 @@ class TestConnection:
 
 
 class TestHarness:
-    def test_a_request_that_is_held(self, harness: BrokerHarness) -> None:
+    def test_a_held_request_raises_no_answer(self, harness: BrokerHarness) -> None:
         harness.send("T")
         with pytest.raises(NoAnswer):
             harness.ask(harness.pull_command("T", 0, 1, hold_ms=1000))
@@ -90,13 +90,15 @@ class TestHarness:
         assert moments == [0, 300, 600, 900]
         assert harness.now_ms == START_MS + 1000
 
-    def test_a_broker_that_finds_no_rest(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_broker_that_never_settles_is_an_error(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(harness.broker, "next_tick_ms", lambda: 0)
         monkeypatch.setattr("wheelmq.testing.harness.TICKS_MAX", 50)
         with pytest.raises(AssertionError, match="does not come to rest"):
             harness.settle()
 
-    def test_one_broker_at_a_time(self, harness: BrokerHarness) -> None:
+    def test_a_second_broker_cannot_start_in_the_same_folder(self, harness: BrokerHarness) -> None:
         with pytest.raises(AssertionError):
             harness.start()
         with pytest.raises(StoreLocked):
@@ -109,7 +111,7 @@ class TestHarness:
         assert not client.is_open and harness.client is not client
         assert (harness._folder / "abort").exists()
 
-    def test_a_crash_leaves_what_was_written_and_shows_no_answer(self, harness: BrokerHarness) -> None:
+    def test_a_crash_keeps_written_messages_and_sends_no_answer(self, harness: BrokerHarness) -> None:
         harness.send("T", b"w", queue_id=0)
         asked = harness.submit(harness.send_command("T", b"x"))
         harness.crash()
@@ -117,7 +119,7 @@ class TestHarness:
         harness.start()
         assert harness.bodies("T") == [b"w", b"x"]
 
-    def test_a_crash_forgets_what_was_handed_to_the_worker(self, tmp_path: Path) -> None:
+    def test_a_crash_discards_the_jobs_of_the_worker(self, tmp_path: Path) -> None:
         worker = HeldWorker()
         with BrokerHarness(tmp_path, worker=worker) as harness:
             harness.send("T")
@@ -126,7 +128,7 @@ class TestHarness:
             harness.crash()
             assert len(worker) == 0
 
-    def test_a_power_cut_takes_what_was_not_synced(self, tmp_path: Path) -> None:
+    def test_a_power_cut_loses_unsynced_messages(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, worker=HeldWorker()) as harness:
             harness.send("T", b"synced")
             harness.advance(600)
@@ -136,7 +138,7 @@ class TestHarness:
             harness.start()
             assert harness.bodies("T") == [b"synced"]
 
-    def test_what_start_raises_leaves_nothing_behind(self, harness: BrokerHarness) -> None:
+    def test_a_failed_start_does_not_prevent_the_next_start(self, harness: BrokerHarness) -> None:
         harness.stop()
         with pytest.raises(OSError, match="another slot count"):
             harness.start(timer_slots=61)
@@ -156,7 +158,7 @@ class TestHarness:
 
 
 class TestStops:
-    def test_it_counts_and_ends(self, harness: BrokerHarness) -> None:
+    def test_a_stop_is_reached_again_by_its_number(self, harness: BrokerHarness) -> None:
         with Stops() as stops:
             harness.send("T", delay_ms=10)
             harness.advance(10)
@@ -172,7 +174,7 @@ class TestStops:
             harness.advance(10)
         assert again.passed == whole.passed
 
-    def test_afterwards_nothing_ends(self, harness: BrokerHarness) -> None:
+    def test_a_stop_ends_only_the_code_within_its_block(self, harness: BrokerHarness) -> None:
         with Stops(0), pytest.raises(Died):
             harness.send("T")
         harness.restart(clean=False)
@@ -180,7 +182,7 @@ class TestStops:
 
 
 class TestInvariants:
-    """Each can fail."""
+    """Each invariant fails when it is violated."""
 
     @pytest.fixture
     def busy(self, harness: BrokerHarness) -> BrokerHarness:
@@ -192,45 +194,45 @@ class TestInvariants:
         invariants.check(harness.broker)
         return harness
 
-    def test_settled_twice(self, busy: BrokerHarness) -> None:
+    def test_a_message_settled_twice_is_found(self, busy: BrokerHarness) -> None:
         busy.broker.store.append(Message("T", 0, b"x", {"a": "b"}), settles=timer_origin(0))
         with pytest.raises(AssertionError, match="settled twice"):
             invariants.check(busy.broker)
 
-    def test_settled_before_it_is_parked(self, busy: BrokerHarness) -> None:
+    def test_a_message_settled_before_it_is_parked_is_found(self, busy: BrokerHarness) -> None:
         busy.broker.store.append(Message("T", 0, b"x", {"a": "b"}), settles=timer_origin(9))
         with pytest.raises(AssertionError, match="before it is parked"):
             invariants.check(busy.broker)
 
-    def test_a_done_bit_without_a_record(self, busy: BrokerHarness) -> None:
+    def test_a_done_bit_without_a_record_is_found(self, busy: BrokerHarness) -> None:
         busy.broker.timer.done.add(timer_origin(1))
         with pytest.raises(AssertionError, match="done bit of queue offset 1 is True"):
             invariants.check(busy.broker)
 
-    def test_an_index_mark_beyond_the_disk(self, busy: BrokerHarness) -> None:
+    def test_e_beyond_the_data_on_disk_is_found(self, busy: BrokerHarness) -> None:
         busy.send("T", delay_ms=9000)
         busy.broker.timer.indexed_to = 5
         with pytest.raises(AssertionError, match="E covers what is not on disk"):
             invariants.check(busy.broker)
 
-    def test_a_mark_whose_units_are_gone(self, busy: BrokerHarness) -> None:
+    def test_missing_timer_log_units_are_found(self, busy: BrokerHarness) -> None:
         busy.broker.timer.log.files.file_at(0).array[:] = 0
         with pytest.raises(AssertionError, match="below E and has no unit below T"):
             invariants.check(busy.broker)
 
-    def test_a_message_out_of_sight(self, busy: BrokerHarness) -> None:
+    def test_a_message_that_no_scan_will_reach_is_found(self, busy: BrokerHarness) -> None:
         busy.broker.timer.walked_through_ms += 60_000
         with pytest.raises(AssertionError, match="out of sight"):
             invariants.check(busy.broker)
 
-    def test_a_unit_that_is_missing(self, busy: BrokerHarness) -> None:
+    def test_a_missing_consume_queue_unit_is_found(self, busy: BrokerHarness) -> None:
         queue = busy.broker.store.queues.find("T", 0)
         assert queue is not None
         queue.cut(0)  # type: ignore[arg-type]
         with pytest.raises(AssertionError):
             invariants.check(busy.broker)
 
-    def test_a_log_that_ends_elsewhere(self, busy: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_a_wrong_end_of_the_log_is_found(self, busy: BrokerHarness, disk: SimulatedDisk) -> None:
         busy.broker.store.log.end -= 1  # type: ignore[assignment]
         with pytest.raises((AssertionError, ValueError)):
             invariants.check(busy.broker)

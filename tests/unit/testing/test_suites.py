@@ -1,4 +1,4 @@
-"""The shipped suites, run against what is shipped."""
+"""The shipped test suites, run against the shipped code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wheelmq.testing.store_suite import StoreSuite
 
 
 class OurStore:
-    """The store as a broker uses it, one message a tick."""
+    """The store as a broker uses it, with one message per tick."""
 
     def __init__(self, folder: Path, disk: SimulatedDisk, clock: ManualClock) -> None:
         sizes = StoreSettings(log_file_bytes=32 << 10, queue_file_bytes=20 * 50)
@@ -34,7 +34,7 @@ class OurStore:
         if self.store.journal.count:
             self.store.dispatch()
         stored = self.store.append(message)
-        with contextlib.suppress(DiskFull):  # its unit follows, before anything else is taken
+        with contextlib.suppress(DiskFull):  # the next append dispatches its unit first
             self.store.dispatch()
         return stored
 
@@ -117,7 +117,7 @@ class TestOurDelays(DelaySuite):
 
 
 class OurBlockDelays(OurDelays):
-    """The same by way of blocks, several of which a test passes."""
+    """The same broker with blocks. A test spans several blocks."""
 
     def send(self, name: bytes, due_ms: int) -> None:
         delay_ms = due_ms - self.now_ms
