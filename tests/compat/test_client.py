@@ -1,7 +1,7 @@
-"""Our client finds with WheelMQ what it finds with Apache RocketMQ: the cases of compat/client.
+"""Our client gets the same results from WheelMQ and from Apache RocketMQ in the cases of compat/client.
 
-Apache's servers run with COMPAT=whole, or as `make compat` runs the suite. A case that needs a request which our broker
-does not serve is skipped, and says which.
+Apache's servers run only with COMPAT=whole, which `make compat` sets. A case is skipped if our broker does not serve a
+request of it. The reason names the request.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module", params=TARGETS)
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Result]]:
-    """Each case ran once, those that may side by side."""
+    """The results of one run of each case. Cases that allow it run in parallel."""
     folder = tmp_path_factory.mktemp(request.param)
     with KINDS[request.param](folder) as cluster:
         yield {one.name: one for one in asyncio.run(run_suite(cluster, folder / "cases"))}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_the_case_holds(results: dict[str, Result], name: str, request: pytest.FixtureRequest) -> None:
+def test_a_client_case_passes(results: dict[str, Result], name: str, request: pytest.FixtureRequest) -> None:
     result = results[name]
     if result.outcome == "unserved" and "wheelmq" in request.node.name:
         pytest.skip(result.reason)

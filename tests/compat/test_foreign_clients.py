@@ -1,4 +1,4 @@
-"""Clients beside Apache's Java client 5.3.3 find with WheelMQ what `make compat` has them find with Apache RocketMQ."""
+"""Clients other than the Java client 5.3.3 pass their suites with WheelMQ. `make compat` runs both brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compat.suite import Asked, CaseResult
 from tests.running import up
 
 LATE_MAX_MS = 1000
-"""Far above what is measured (bench/lateness), still below what a wheel of seconds can do: this machine may be busy."""
+"""Far above the measured lateness (bench/lateness), for a busy machine. A wheel of seconds still exceeds it."""
 
 NO_GO = compat.go.run.go_found()
 NO_NODE = compat.node.run.node_found()
@@ -53,7 +53,9 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.param(java_5_4_0, id="java 5.4.0", marks=pytest.mark.java),
     ],
 )
-def test_with_wheelmq(namesrv: str, run_suite: Callable[[Asked], list[CaseResult]]) -> None:
+def test_a_foreign_client_passes_its_suite_with_wheelmq(
+    namesrv: str, run_suite: Callable[[Asked], list[CaseResult]]
+) -> None:
     results = run_suite(Asked(namesrv, max_lateness_ms=LATE_MAX_MS))
     assert [str(result) for result in results if result.outcome != "passed"] == []
     assert len(results) > 15

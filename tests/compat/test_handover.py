@@ -1,8 +1,9 @@
-"""A store goes from Apache RocketMQ to WheelMQ and back, stopped or killed, and nothing is missing.
+"""A store moves from Apache RocketMQ to WheelMQ and back, after a stop or a kill, and no message is missing.
 
-One fills a store and ends; the other opens it. Every message is found by offset, key and id; groups go on where they
-were; what was pending comes once at its time, timers, levels and compressed bodies; what was cancelled, or is half a
-transaction, does not. When ours has it again nothing comes twice. `make compat` runs every way.
+One broker fills a store and ends, and the other broker opens it. Every message is found by offset, key and id. Groups
+continue at their offsets. Pending messages arrive once at their due time: timers, levels and compressed bodies.
+Cancelled messages and half messages do not arrive. When the first broker has the store again, no message arrives
+twice. `make compat` runs every way.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(360)]
 
 LOG_FILE_BYTES = 1 << 26
 DUE_S = 20
-"""From the last send to what is pending: the other broker is up by then."""
+"""Seconds from the last send to the due time. The other broker is up by then."""
 DEADLINE_S = 60.0
 TOOL_DEADLINE_S = 120.0
 CONSUMING_MS = 5000
-"""Until new consumers have their share of the queues."""
+"""Time in which new consumers get their queues."""
 APACHE_LATE_MS = 3000
 OURS_LATE_MS = 1000
 FAR_S = 3600
@@ -62,11 +63,11 @@ if IS_WHOLE:
 
 
 class Running(NamedTuple):
-    """A broker that serves."""
+    """A running broker."""
 
     address: str
     end: Callable[[bool], None]
-    """Stop it, or kill it if that is so."""
+    """Stop the broker, or kill it if the argument is True."""
 
 
 @contextmanager
@@ -115,7 +116,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Group:
-    """A consumer group that notes what comes and how late it is."""
+    """A consumer group that stores which messages arrive and how late they are."""
 
     def __init__(self, namesrv: str, name: str) -> None:
         self.came: Counter[bytes] = Counter()
@@ -132,7 +133,7 @@ class Group:
 
 
 def offset_sum(store: Path) -> int:
-    """Messages that the group `old` has consumed, as the store says (Apache's JSON has bare numbers as keys)."""
+    """Return how many messages the group `old` consumed, by the store. Apache's JSON has bare numbers as keys."""
     with contextlib.suppress(FileNotFoundError):
         found = re.search(r'"T@old":\s*\{([^}]*)\}', (store / "config" / "consumerOffset.json").read_text())
         return sum(map(int, re.findall(r":\s*(\d+)", found[1]))) if found else 0
@@ -140,18 +141,18 @@ def offset_sum(store: Path) -> int:
 
 
 class Filled(NamedTuple):
-    """What a store was filled with."""
+    """The contents of a filled store."""
 
     at_once: set[bytes]
     pending_keys: set[str]
-    """Unique keys of what is pending, but for the one that is far off."""
+    """Unique keys of the pending messages except `far_key`."""
     far_key: str
     due_ms: int
     level_due_ms: int
 
 
 async def fill(namesrv: str, address: str, store: Path) -> Filled:
-    """Send everything, and consume what comes at once."""
+    """Send all messages, and consume those that arrive at once."""
     group = Group(namesrv, "old")
     at_once = PLAIN | {COMMITTED}
     async with Producer(namesrv) as producer:
@@ -170,7 +171,7 @@ async def fill(namesrv: str, address: str, store: Path) -> Filled:
             far = await producer.send("T", b"far", deliver_at_ms=due_ms + FAR_S * 1000)
             gone = await producer.send("T", b"gone", deliver_at_ms=due_ms)
             cancelled = await producer.cancel("T", gone.unique_key, due_ms)
-            assert cancelled in (CancelResult.ACCEPTED, CancelResult.CANCELLED)  # Apache's, and ours
+            assert cancelled in (CancelResult.ACCEPTED, CancelResult.CANCELLED)  # by Apache, by WheelMQ
             sender.send(zlib.compress(b"small"), sys_flag=SYS_ZLIB, due_ms=due_ms, TIMER_DELIVER_MS=str(due_ms))
             level_due_ms = SystemClock().now_ms() + LEVEL_4_MS
             sender.send(b"level", due_ms=level_due_ms, DELAY="4")
@@ -180,7 +181,7 @@ async def fill(namesrv: str, address: str, store: Path) -> Filled:
 
 
 def found_by_key(address: str, key: str) -> set[bytes]:
-    """Bodies of the messages with a key, each found once more by its id."""
+    """Return the bodies of the messages with a key. Find each message again by its id."""
     ext = headers.texts(topic="T", key=key, maxNum=32, beginTimestamp=0, endTimestamp=1 << 62)
     bodies = set()
     with closing(SyncConnection(address)) as link:
@@ -196,8 +197,8 @@ def found_by_key(address: str, key: str) -> set[bytes]:
     return bodies
 
 
-async def look(namesrv: str, address: str, store: Path, filled: Filled, late_max_ms: int) -> None:
-    """See that all is there, and goes on; what was due while nobody served may be late by that."""
+async def check_handover(namesrv: str, address: str, store: Path, filled: Filled, late_max_ms: int) -> None:
+    """Check that all messages arrive and that groups continue. The time without a broker adds to the lateness."""
     late_max_ms += max(0, SystemClock().now_ms() + CONSUMING_MS - filled.due_ms)
     old, new = Group(namesrv, "old"), Group(namesrv, "new")
     async with Producer(namesrv) as producer, old.consumer, new.consumer:
@@ -217,8 +218,8 @@ async def look(namesrv: str, address: str, store: Path, filled: Filled, late_max
     assert -1000 < level_late_ms < late_max_ms
 
 
-async def refresh(namesrv: str, filled: Filled) -> None:
-    """The first broker has the store again: all is there once."""
+async def check_return(namesrv: str, filled: Filled) -> None:
+    """Check that the first broker has every message once when it opens the store again."""
     old, third = Group(namesrv, "old"), Group(namesrv, "third")
     expected = Counter([*filled.at_once, *PENDING, b"after", b"again"])
     async with Producer(namesrv) as producer, old.consumer, third.consumer:
@@ -228,8 +229,8 @@ async def refresh(namesrv: str, filled: Filled) -> None:
     assert old.came == Counter([b"again"])
 
 
-def ask_the_tool(namesrv: str, address: str) -> None:
-    """Apache's mqadmin reads what is in the store through the broker that has it now."""
+def check_mqadmin(namesrv: str, address: str) -> None:
+    """Read the store with Apache's mqadmin, through the broker that has it open now."""
     with closing(SyncConnection(address)) as link:
         ext = headers.texts(topic="T", key="a", maxNum=32, beginTimestamp=0, endTimestamp=1 << 62)
         answer = link.ask(Command(code=RequestCode.QUERY_MESSAGE, ext=ext))
@@ -261,20 +262,20 @@ def pending_keys(store: Path) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Future[None]]]:
-    """Every way, two at once: they mostly wait, for what is due and for Apache's broker to stop."""
+    """Run every way, two in parallel. They mostly wait for due times and for the stop of Apache's broker."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {way: pool.submit(hand_over, tmp_path_factory.mktemp("-".join(way)), *way) for way in WAYS}
+        yield {way: pool.submit(run_handover, tmp_path_factory.mktemp("-".join(way)), *way) for way in WAYS}
 
 
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
-def test_a_store_is_handed_over(ways: dict[tuple[str, str], Future[None]], way: tuple[str, str]) -> None:
+def test_a_store_is_handed_over_and_back(ways: dict[tuple[str, str], Future[None]], way: tuple[str, str]) -> None:
     ways[way].result()
 
 
-def hand_over(folder: Path, first: str, end: str) -> None:
-    """Have one kind of broker fill a store and end, the other go on with it and end, and the first have it again."""
+def run_handover(folder: Path, first: str, end: str) -> None:
+    """Fill a store with one kind of broker, continue with the other kind, and open it with the first kind again."""
     store, second = folder / "store", "ours" if first == "apache" else "apache"
-    port = free_port(beside=(-2, 1))  # the id of a message names its broker's address: who takes over has it too
+    port = free_port(beside=(-2, 1))  # the id of a message has the broker's address, so both brokers use one
     with ApacheNameServer(folder / "names") as names:
         with BROKERS[first](folder / "first", store, names.address, port) as broker:
             filled = asyncio.run(fill(names.address, broker.address, store))
@@ -282,14 +283,14 @@ def hand_over(folder: Path, first: str, end: str) -> None:
         assert pending_keys(store) == Counter([*filled.pending_keys, filled.far_key])
         with BROKERS[second](folder / "second", store, names.address, port) as broker:
             late_max_ms = OURS_LATE_MS if second == "ours" else APACHE_LATE_MS
-            asyncio.run(look(names.address, broker.address, store, filled, late_max_ms))
+            asyncio.run(check_handover(names.address, broker.address, store, filled, late_max_ms))
             if IS_WHOLE and second == "apache":
-                ask_the_tool(names.address, broker.address)
+                check_mqadmin(names.address, broker.address)
             broker.end(end == "killed")
         assert pending_keys(store) == Counter([filled.far_key])
-        if first == "ours" or end == "stopped":  # what left a broker that was killed comes again (FINDINGS.md)
+        if first == "ours" or end == "stopped":  # a killed broker delivers again (FINDINGS.md)
             with BROKERS[first](folder / "first", store, names.address, port) as broker:
-                asyncio.run(refresh(names.address, filled))
+                asyncio.run(check_return(names.address, filled))
                 broker.end(False)
             assert pending_keys(store) == Counter([filled.far_key])
-    shutil.rmtree(folder)  # what failed stays
+    shutil.rmtree(folder)  # a failed folder stays

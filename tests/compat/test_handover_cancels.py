@@ -1,8 +1,8 @@
 """Apache RocketMQ gets a store of ours with cancelled messages, and never delivers one of them.
 
-The store is filled by a broker without sockets under a clock that is set to the present time, so that some messages are
-in the timer wheel and others are not. The cancels name the second of no message. Apache then has the store until the
-last message that was not cancelled has come. `make compat` runs every way.
+A broker without sockets fills the store. Its clock shows the present time, so that some messages are in the timer
+wheel and others are not. No cancel names the due second of its message. Apache then has the store until the last
+message that was not cancelled has arrived. `make compat` runs every way.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SIZES: Final = {
 
 
 class Way(NamedTuple):
-    """How the store is handed over, and which forms of delete keys the cancels have."""
+    """The end of our broker, the version of Apache RocketMQ, and the delete key forms of the cancels."""
 
     version: str
     is_killed: bool
@@ -92,8 +92,8 @@ def send(harness: BrokerHarness, start_ms: int, name: str) -> list[str]:
     return keys
 
 
-async def received(namesrv: str, expected: set[bytes]) -> Group:
-    """Consume until all of `expected` has come."""
+async def consume(namesrv: str, expected: set[bytes]) -> Group:
+    """Consume until all `expected` bodies have arrived."""
     group = Group(namesrv, "handover")
     async with group.consumer:
         await until(lambda: set(group.came) >= expected)
@@ -101,7 +101,7 @@ async def received(namesrv: str, expected: set[bytes]) -> Group:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.version}-{'killed' if way.is_killed else 'stopped'}")
-def test_cancelled_messages_never_come(tmp_path: Path, way: Way) -> None:
+def test_apache_never_delivers_cancelled_messages(tmp_path: Path, way: Way) -> None:
     expected = fill(tmp_path / "store", way)
     config = {
         "storePathRootDir": tmp_path / "store",
@@ -114,6 +114,6 @@ def test_cancelled_messages_never_come(tmp_path: Path, way: Way) -> None:
         ApacheNameServer(tmp_path / "names") as names,
         ApacheBroker(tmp_path / "apache", names.address, config=config, version=way.version),
     ):
-        group = asyncio.run(received(names.address, expected))
+        group = asyncio.run(consume(names.address, expected))
     assert set(group.came) == expected
     shutil.rmtree(tmp_path)  # a failed store stays

@@ -82,7 +82,7 @@ def fill(store: Path, now_ms: int, end: str) -> None:
             ours.crash()
 
 
-def delivered(store: Path) -> int:
+def delivered_count(store: Path) -> int:
     """Return how many messages are in the queue of their topic, by the file that Apache RocketMQ has mapped."""
     file = store / "consumequeue" / "T" / "0" / f"{0:020}"
     if not file.exists():
@@ -92,7 +92,7 @@ def delivered(store: Path) -> int:
 
 
 def deliver(folder: Path, store: Path, version: str) -> None:
-    """Have Apache RocketMQ deliver everything but the message that is far off, then stop it."""
+    """Let Apache RocketMQ deliver every message but the one that is far ahead, then stop it."""
     config = {
         "mappedFileSizeCommitLog": LOG_FILE_BYTES,
         "storePathRootDir": store,
@@ -104,13 +104,13 @@ def deliver(folder: Path, store: Path, version: str) -> None:
         ApacheBroker(folder / "apache", names.address, config=config, version=version) as broker,
     ):
         end_s = time.monotonic() + DEADLINE_S
-        while delivered(store) < len(DELAYS_MS) + 1 and time.monotonic() < end_s:
+        while delivered_count(store) < len(DELAYS_MS) + 1 and time.monotonic() < end_s:
             time.sleep(0.1)
         broker.stop()
 
 
 @pytest.mark.parametrize(("version", "end"), WAYS)
-def test_a_timer_log_with_details(tmp_path: Path, version: str, end: str) -> None:
+def test_apache_delivers_from_a_timer_log_with_details(tmp_path: Path, version: str, end: str) -> None:
     store = tmp_path / "store"
     began_ms = SystemClock().now_ms() - INDEXING_MS
     fill(store, began_ms, end)

@@ -1,4 +1,4 @@
-"""Apache's Java client finds with WheelMQ what `make compat` has it find with Apache RocketMQ (compat/java)."""
+"""Apache's Java client passes its suite with WheelMQ. `make compat` runs both brokers (compat/java)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from compat.suite import CONFIG
 from tests.running import up
 
 LATE_MAX_MS = 1000
-"""Far above what is measured (bench/lateness), still below what a wheel of seconds can do: this machine may be busy."""
+"""Far above the measured lateness (bench/lateness), for a busy machine. A wheel of seconds still exceeds it."""
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 
-def failed(results: list[CaseResult]) -> list[str]:
+def failures(results: list[CaseResult]) -> list[str]:
     return [str(result) for result in results if result.outcome != "passed"]
 
 
 @pytest.mark.spark
-def test_with_wheelmq(tmp_path: Path) -> None:
+def test_the_java_client_passes_its_suite_with_wheelmq(tmp_path: Path) -> None:
     settings = [word for name, value in CONFIG.items() for word in ("--set", f"{name}={value}")]
     with up(tmp_path / "home", "--set", f"log_file_bytes={64 << 20}", *settings) as running:
         results = run_suite(running.found["namesrv"], max_lateness_ms=LATE_MAX_MS)
-        assert failed(results) == []
+        assert failures(results) == []
         assert running.stop() == 0

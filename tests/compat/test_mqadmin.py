@@ -1,4 +1,4 @@
-"""mqadmin's commands print of WheelMQ what they print of Apache RocketMQ, but for what is told why (compat/mqadmin)."""
+"""mqadmin prints the same for WheelMQ and Apache RocketMQ, except for explained differences (compat/mqadmin)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FINDINGS = Path(__file__).parents[2] / "compat" / "mqadmin" / "FINDINGS.md"
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(os.environ.get("COMPAT") != "whole", reason="takes a minute, and needs Java: make compat")
-def test_every_command(tmp_path: Path) -> None:
+def test_every_command_prints_the_same_as_with_apache(tmp_path: Path) -> None:
     settings = [word for name, value in CONFIG.items() for word in ("--set", f"{name}={value}")]
     with up(tmp_path / "home", "--no-pipeline", *settings) as running:
         namesrv, broker = running.found["namesrv"], running.found["broker"]
@@ -25,10 +25,10 @@ def test_every_command(tmp_path: Path) -> None:
         assert running.stop() == 0
 
 
-def test_what_differs_is_told() -> None:
+def test_the_findings_name_each_command_that_differs() -> None:
     told = FINDINGS.read_text()
     assert [step.name for step in STEPS if step.why and f"`{step.command.split()[0]}`" not in told] == []
 
 
-def test_names_are_unique() -> None:
+def test_step_names_are_unique() -> None:
     assert len({step.name for step in STEPS}) == len(STEPS)

@@ -1,4 +1,4 @@
-"""The examples of the page on the client run, and print what it says."""
+"""The examples of the page on the client run, and print the output on the page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_an_example_prints_what_it_says(example: str, cluster: Cluster) -> None:
+def test_an_example_prints_the_output_on_the_page(example: str, cluster: Cluster) -> None:
     assert "127.0.0.1:9876" in example
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -33,11 +33,11 @@ def test_an_example_prints_what_it_says(example: str, cluster: Cluster) -> None:
     assert printed.getvalue().splitlines() == re.findall(r"# > (.*)$", example, re.MULTILINE)
 
 
-def test_there_are_examples() -> None:
+def test_the_page_has_examples() -> None:
     assert len(EXAMPLES) > 5
 
 
-def test_what_is_named_is_there() -> None:
+def test_the_classes_and_methods_on_the_page_exist() -> None:
     classes = re.findall(r"`((?:Sync)?[A-Z]\w+(?:Producer|Consumer|Admin|Settings|Error))\b", PAGE)
     assert len(set(classes)) > 10
     assert all(hasattr(client, name) or hasattr(builtins, name) for name in classes)

@@ -1,4 +1,4 @@
-"""docs/operations/consumers.md names each status of a pull, the code it is answered with, and a test that forces it."""
+"""docs/operations/consumers.md names each status of a pull, its response code, and a test that forces it."""
 
 from __future__ import annotations
 

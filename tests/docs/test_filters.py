@@ -1,4 +1,4 @@
-"""The page on filters says what the code does."""
+"""The page on filters agrees with the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheelmq.filter.grammar import CACHED, CHARS_MAX, KEYWORDS
 TEXT = (Path(__file__).parents[2] / "docs" / "operations" / "filters.md").read_text()
 
 
-def test_limits_and_words() -> None:
+def test_the_page_has_the_limits_and_keywords_of_the_code() -> None:
     assert f"{CHARS_MAX:,} characters and nest {DEPTH_MAX} deep" in TEXT
     assert re.search(rf"the last\n{CACHED} of them", TEXT)
     assert all(word in TEXT for word in KEYWORDS | TEXT_TESTS.keys())

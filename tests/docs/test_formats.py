@@ -1,4 +1,4 @@
-"""The tables in docs/formats are those of the declarations."""
+"""The tables in docs/formats equal those of the declarations."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
-def test_the_table_in_the_documents_is_that_of_the_code(name: str) -> None:
+def test_a_table_in_the_documents_equals_that_of_the_code(name: str) -> None:
     assert WRITTEN.get(name) == LAYOUTS[name].table()
 
 
-def test_no_table_is_of_something_that_is_gone() -> None:
+def test_every_table_in_the_documents_has_a_layout() -> None:
     assert set(WRITTEN) == set(LAYOUTS)

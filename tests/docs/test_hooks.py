@@ -36,12 +36,12 @@ asyncio.run(play())
     exec(compile((example + play).replace('Path("store")', f"Path({str(tmp_path)!r})"), "hooks.md", "exec"), {})
 
 
-def test_every_way_to_register_is_named() -> None:
+def test_the_page_names_every_way_to_register() -> None:
     ways = {name for name in vars(Hooks) if name.startswith("register_")}
     assert set(re.findall(r"^\| `(register_\w+)`", PAGE, re.MULTILINE)) == ways
 
 
-def test_the_module_of_the_example_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_module_of_the_example_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (module,) = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
     (command,) = re.findall(r"^\$ .*wheelmq up (.*)$", PAGE, re.MULTILINE)
     (tmp_path / "audit.py").write_text(module)

@@ -36,7 +36,7 @@ def problem(page: Path, link: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_links_of_a_page(page: Path) -> None:
+def test_the_links_of_a_page_lead_to_files_and_headings(page: Path) -> None:
     assert [found for link in links(page) if (found := problem(page, link)) is not None] == []
 
 

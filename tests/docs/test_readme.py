@@ -1,4 +1,4 @@
-"""What the README tells a user to type is what the commands take."""
+"""The commands, times and settings of the README are valid."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ SETTINGS = re.findall(r"--set (\w+)=([^\s`]+)", README)
 
 
 @pytest.mark.parametrize("line", TYPED)
-def test_a_line_is_a_command_with_its_options(line: str) -> None:
-    """What stands behind two blanks is told of it, and may name more of its options."""
+def test_a_command_line_of_the_readme_parses(line: str) -> None:
+    """The text after two blanks describes the command. It may name more options."""
     typed, _, told = line.partition("  ")
     name, *arguments = shlex.split(typed)[1:]
     command = main.get_command(click.Context(main), name)
     assert command is not None
-    if name != "dump":  # it wants a file that is there
+    if name != "dump":  # it needs an existing file
         command.make_context(name, list(arguments))
     options = {option for parameter in command.params for option in parameter.opts}
     assert set(re.findall(r"--[\w-]+", told)) <= options
 
 
-def test_times_that_are_named_can_be_reached() -> None:
+def test_the_due_times_of_the_readme_are_within_the_limit() -> None:
     ahead_max_ms = BrokerSettings(store_path=Path()).timer_max_delay_seconds * 1000
     told = [text.rstrip(",.:") for text in re.findall(r"--at (\S*\d\S*)", README)]
     assert told
@@ -43,7 +43,7 @@ def test_times_that_are_named_can_be_reached() -> None:
     assert f"{ahead_max_ms // 86_400_000} days ahead" in README
 
 
-def test_settings_that_are_named_are_there() -> None:
+def test_the_settings_of_the_readme_exist() -> None:
     assert {name for name, _ in SETTINGS} >= {"timer_max_delay_seconds", "log_file_bytes", "listen_host"}
     for name, value in SETTINGS:
         reading = read_pairs({name: value}, BROKER)

@@ -1,4 +1,4 @@
-"""The page on request codes is as the code has it, and every code that is served has a test."""
+"""The page on request codes agrees with the code, and every served code has a test."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from wheelmq.broker.dispatch import HANDLERS
 from wheelmq.formats.wire.codes import RequestCode
 
 
-def test_the_page_is_the_table() -> None:
+def test_the_page_equals_the_generated_page() -> None:
     assert PAGE.read_text() == page(), "python -m tests.docs.request_codes"
 
 
-def test_every_code_that_is_served_has_a_test() -> None:
+def test_every_served_code_has_a_test() -> None:
     served = {*HANDLERS, *served_by_name_server()}
     assert [code.name for code in RequestCode if code in served and code not in files_by_code()] == []

@@ -1,6 +1,6 @@
-"""Bytes that nobody meant: what a broker reads from others is given any bytes, and what must hold holds.
+"""Fuzz tests: the readers of foreign bytes get random bytes, and the rules of each target must hold.
 
-Each target is a module with `check(data)`, which raises when something does not hold, and `TOKENS`, pieces that a
-mutation may put in. `make fuzz` drives them by coverage (atheris, which it installs into a folder of its own);
-`make test` by the corpus and by mutations of it that a seed decides.
+Each target is a module with `check(data)`, which raises an error if a rule is violated, and `TOKENS`, pieces that a
+mutation may insert. `make fuzz` drives the targets by coverage, with atheris, which it installs into its own folder.
+`make test` uses the corpus and mutations of it that a seed determines.
 """

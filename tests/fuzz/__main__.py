@@ -1,8 +1,8 @@
-"""Fuzz the targets by coverage, one after another: `make fuzz`, or
+"""Fuzz the targets by coverage, in order. Run `make fuzz`, or:
 
 python -m tests.fuzz [--seconds N] [--only TARGET] [--crashes FOLDER]
 
-An input that makes a target fail is left in the folder for crashes, and ends the run of that target. To run it again:
+An input that makes a target fail ends the run of that target. It is stored in the folder for crashes. To repeat it:
 
 python -m tests.fuzz --replay FILE   (TARGET-crash-...)
 """
@@ -21,7 +21,7 @@ from tests.fuzz import targets
 from tests.fuzz.targets import NAMES
 
 STOP_S = 120
-"""How much longer than it is told to a run may take: to import what it instruments, and to read the corpus."""
+"""Extra time of a run, to import the instrumented modules and to read the corpus."""
 
 
 def main() -> int:
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _fuzz(name: str, options: argparse.Namespace) -> bool:
-    """Fuzz one target in a process of its own; whether nothing was found."""
+    """Fuzz one target in its own process. Returns True if no input failed."""
     with tempfile.TemporaryDirectory(prefix="wheelmq-fuzz-") as scratch:
         found = Path(scratch) / "found"
         found.mkdir()
@@ -59,7 +59,7 @@ def _fuzz(name: str, options: argparse.Namespace) -> bool:
             str(found),
             str(options.crashes),
         ]
-        # kernels run as the Python they are written in, so that their branches count as covered
+        # kernels run as plain Python, so that their branches count as covered
         environment = {**os.environ, "WHEELMQ_KERNELS": "plain", "NUMBA_DISABLE_JIT": "1", "TMPDIR": scratch}
         try:
             done = subprocess.run(
@@ -68,14 +68,14 @@ def _fuzz(name: str, options: argparse.Namespace) -> bool:
         except subprocess.TimeoutExpired:
             print(f"{name}: not finished {STOP_S} s after its time")
             return False
-    print(_told(name, done.stderr), flush=True)
+    print(_summary(name, done.stderr), flush=True)
     if done.returncode:
         print(done.stdout[-4000:], done.stderr[-4000:], sep="\n", flush=True)
     return done.returncode == 0
 
 
-def _told(name: str, errors: str) -> str:
-    """How many inputs were tried and how many branches they reached, from what libFuzzer says."""
+def _summary(name: str, errors: str) -> str:
+    """Return how many inputs ran and how many branches they reached, from the output of libFuzzer."""
     tried = re.findall(r"stat::number_of_executed_units:\s*(\d+)", errors)
     covered = re.findall(r" cov: (\d+)", errors)
     return f"{name}: {tried[-1] if tried else '?'} inputs, {covered[-1] if covered else '?'} branches"

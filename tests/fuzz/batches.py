@@ -1,7 +1,7 @@
 """The bodies of batches of messages.
 
-Held: what is no batch is a ValueError; the messages are where their lengths say; what a producer of ours would write
-of them reads the same.
+Rules: bytes that are no batch raise ValueError. The messages lie where their lengths say. A batch that our producer
+writes of the messages reads the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TOKENS = (
 
 
 def check(data: bytes) -> None:
-    """Take a batch apart."""
+    """Split a batch and check the rules."""
     try:
         found = split_batch(data)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""JSON bodies, standard or with Java's bare number keys; the first line names the body.
+"""JSON bodies, standard or with Java's bare number keys. The first line names the body.
 
-Held: what is no such body is a BodyError; what was read is the same after it was written and read again.
+Rules: bytes that are no such body raise BodyError. A body that is written and read again is the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ assert LockBatch.__name__.encode() in SHAPES
 
 
 def check(data: bytes) -> None:
-    """Read a body."""
+    """Read a body and check the rules."""
     name, _, raw = data.partition(b"\n")
     if name == b"Ranges":
         _check_ranges(raw)

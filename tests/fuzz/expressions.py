@@ -1,7 +1,7 @@
-"""SQL92 expressions, and what they say of messages.
+"""SQL92 expressions, and their evaluation on messages.
 
-Held: what is no expression is an ExpressionError; a message whose properties do not compare is an EvaluationError;
-neither takes long, however deep a text nests; the same text reads to what says the same.
+Rules: a text that is no expression raises ExpressionError. A message whose properties do not compare raises
+EvaluationError. Neither takes long, even for deeply nested texts. Two parses of one text evaluate to the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MESSAGES: tuple[dict[str, str], ...] = (
 
 
 def check(data: bytes) -> None:
-    """Read the text and ask it of each message."""
+    """Parse the text and evaluate it on each message."""
     text = data.decode("utf-8", "replace")
     try:
         expression = grammar.parse(text)

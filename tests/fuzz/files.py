@@ -1,9 +1,9 @@
-"""Files that a start reads, and those that `wheelmq dump` shows; the first line names the file.
+"""Files that a start reads, and files that `wheelmq dump` shows. The first line names the file.
 
-Held: settings that are none are a ConfigError, a record that is none a RecordError, a snapshot that is none
-SnapshotDamaged; a file of settings that is written back with changes has them; the readers of a record's parts find
-what the one of all finds; any file of a store can be shown up to where it is damaged, which a row says, or cut short,
-which is a ValueError or struct's error.
+Rules: invalid settings raise ConfigError, an invalid record raises RecordError, and an invalid snapshot raises
+SnapshotDamaged. A settings file that is written back with changes has these changes. The readers of parts of a record
+agree with the reader of the whole record. A dump shows each file of a store up to the damage, which a row reports. A
+file that is cut short raises ValueError or struct.error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHANGES = {"brokerName": "b=a \\ \u20ac", "new": " x"}
 
 
 def check(data: bytes) -> None:
-    """A file has these bytes."""
+    """Read a file with these bytes and check the rules."""
     name, _, raw = data.partition(b"\n")
     match name:
         case b"broker.conf":
@@ -96,5 +96,5 @@ def _check_snapshot(raw: bytes) -> None:
         found = Snapshot.decode(raw)
     except SnapshotDamaged:
         return
-    if int.from_bytes(raw[:4], "big") == SNAPSHOT_MAGIC:  # one of an older release is written in the present form
+    if int.from_bytes(raw[:4], "big") == SNAPSHOT_MAGIC:  # an older format is encoded in the present format
         assert found.encode() == raw

@@ -1,7 +1,7 @@
-"""What a connection receives, end to end: JSON and binary frames, and the headers in them.
+"""The bytes that a connection receives: JSON and binary frames in a row, and the headers in them.
 
-Held: whatever is no frame is a FrameError, and what is no header a HeaderError; a command that was read is the same
-after it was written and read again, as JSON and in binary; what the send kernel takes says what the plain code reads.
+Rules: bytes that are no frame raise FrameError, and an invalid header raises HeaderError. A command that is written
+and read again is the same, as JSON and in binary. The send kernel reads the same values as the plain code.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ KINDS: tuple[type[Header], ...] = tuple(Header.__subclasses__())
 
 
 def check(data: bytes) -> None:
-    """A connection receives `data`, and ends."""
+    """Read `data` as a connection does and check the rules."""
     buffer = bytearray(data)
     at = 0
     with contextlib.suppress(FrameError):
         while (stop := frame.frame_end(buffer, at, len(buffer))) is not None:
-            command = _decoded(buffer, at, stop)
+            command = _decode_both(buffer, at, stop)
             _check_again(command)
             _check_headers(command.ext)
             at = stop
 
 
-def _decoded(buffer: bytearray, at: int, stop: int) -> Command:
-    """The command, read by both ways. Raises FrameError."""
+def _decode_both(buffer: bytearray, at: int, stop: int) -> Command:
+    """Return the command, as the plain code and the kernel read it. Raises FrameError."""
     try:
         command = frame.decode(buffer, at, stop)
     except FrameError:
-        assert _kernels_reading(buffer, at, stop) is None, "the kernel takes what is no frame"
+        assert _read_by_kernel(buffer, at, stop) is None, "the kernel takes what is no frame"
         raise
-    found = _kernels_reading(buffer, at, stop)
+    found = _read_by_kernel(buffer, at, stop)
     if found is not None:
         said, block, body = found
         header = headers.read_send_v2(command.ext)
@@ -67,8 +67,8 @@ def _decoded(buffer: bytearray, at: int, stop: int) -> Command:
     return command
 
 
-def _kernels_reading(buffer: bytearray, at: int, stop: int) -> tuple[list[int], bytes, bytes] | None:
-    """What the kernel reads of a send, its properties and its body; None when it leaves the frame to the plain code."""
+def _read_by_kernel(buffer: bytearray, at: int, stop: int) -> tuple[list[int], bytes, bytes] | None:
+    """Return the fields, properties and body that the kernel reads; None if it leaves the frame to the plain code."""
     if not runs_kernels() or stop - at < 8:
         return None
     said, scratch = np.zeros(fields.FIELDS, np.int64), np.zeros(json_header.HEADER, np.int64)
@@ -89,7 +89,7 @@ def _check_again(command: Command) -> None:
     if command.language not in frame.LANGUAGES or any(len(name.encode()) >= 1 << 15 for name in command.ext):
         return
     again = frame.encode_binary(command)
-    command.remark = command.remark or None  # an empty remark is none in binary
+    command.remark = command.remark or None  # binary frames cannot hold an empty remark
     assert frame.decode(again, 0, len(again)) == command
 
 

@@ -1,7 +1,7 @@
 """Drive one target by coverage: `python -m tests.fuzz.guided TARGET SECONDS FOUND CRASHES`.
 
-Runs where atheris can be imported. FOUND is a folder that takes inputs which reach something new, CRASHES one that
-takes the input that ends the run.
+Needs atheris. The folder FOUND gets inputs that reach new branches. The folder CRASHES gets the input that ends the
+run.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import atheris  # type: ignore[import-not-found]
 from tests.fuzz.targets import CORPUS, INPUT_BYTES_MAX, NAMES
 
 MEMORY_MIB_MAX = 1024
-"""Of the process. libFuzzer ends the run when it takes more, or asks for as much at once."""
+"""Memory limit of the process. libFuzzer ends the run above it, or at a single allocation of this size."""
 INPUT_S_MAX = 20
-"""Of one input, by the clock; what `targets.run` allows is less, by the processor's."""
+"""Wall-clock limit of one input. `targets.run` has a lower limit of processor time."""
 
 
 def main() -> None:

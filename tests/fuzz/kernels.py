@@ -1,7 +1,7 @@
-"""Whether the targets look at the kernels too.
+"""Decide whether the targets also check the kernels.
 
-By coverage the kernels run as the Python that they are written in (NUMBA_DISABLE_JIT=1), so that their branches are
-seen; in the tests as machine code; with WHEELMQ_KERNELS=plain, and nothing else said, not at all.
+Under coverage the kernels run as plain Python (NUMBA_DISABLE_JIT=1), so that their branches are visible. In the tests
+they run as machine code. With WHEELMQ_KERNELS=plain alone they do not run.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ from wheelmq.formats.kernels import jit
 
 
 def runs_kernels() -> bool:
-    """Whether kernels can be called."""
+    """Return whether kernels can be called."""
     return jit.available() or os.environ.get("NUMBA_DISABLE_JIT") == "1"

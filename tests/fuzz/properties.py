@@ -1,7 +1,7 @@
 """Property blocks: `name \\x01 value \\x02`, repeated.
 
-Held: nothing raises; what was read is the same after it was written and read again; the reader that looks for one name
-finds what the one that reads all finds; the kernels report a block as regular only where they find the same.
+Rules: no input raises an error. Properties that are written and read again are the same. The reader of one name
+agrees with the reader of all names. The kernels report a block as regular only if they find the same properties.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ TOKENS = (
 )
 
 _SPLIT = b"\n--\n"
-"""Between blocks that come one after another, as a kernel remembers their layout."""
+"""Separator of blocks in one input. A kernel caches the layout of the previous block."""
 
 
 def check(data: bytes) -> None:
-    """Blocks come one after another."""
+    """Read the blocks in order and check the rules."""
     texts, facts = np.full(layout.TEXTS, 7, np.uint8), np.zeros(layout.FACTS, np.int64)
     for block in data.split(_SPLIT):
         text = block.decode("utf-8", "replace")

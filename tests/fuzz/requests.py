@@ -1,6 +1,6 @@
-"""Requests to a whole broker, one after another on one connection.
+"""Requests to a whole broker, in order on one connection.
 
-An input is text, so that a mutation is likely to be a request again; between requests a line `--`:
+An input is text, so that a mutation is likely a request too. A line `--` separates requests:
 
     code flag
     name=value
@@ -8,8 +8,8 @@ An input is text, so that a mutation is likely to be a request again; between re
 
     body
 
-Held: a request is answered once at most, a oneway one never; no handler raises what it does not say it raises; the
-broker goes on, and serves a good send behind whatever came.
+Rules: a request gets at most one answer, and a oneway request gets none. No handler raises an undeclared error. The
+broker continues, and serves a valid send after each input.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ TOKENS = (
 
 REQUESTS_MAX = 20
 INPUTS_OF_ONE_BROKER = 200
-"""A start takes as long as many requests, so a broker serves more than one input. What an input does that only a broker
-does that has served others is told as that."""
+"""A start costs as much as many requests, so one broker serves many inputs. The error says so if an input fails only
+after other inputs."""
 
 CHANGES_SETTINGS = b"25"
-"""A request with this code (UPDATE_BROKER_CONFIG) may have the broker refuse all sends: that broker serves no other."""
+"""A request with this code (UPDATE_BROKER_CONFIG) may stop all sends of the broker, so that broker ends."""
 
 
 class _Raised(logging.Handler):
-    """Keeps what is logged with a traceback."""
+    """Stores the log records that have a traceback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Raised(logging.Handler):
 
 
 class _Served:
-    """A broker that serves inputs, in a folder of its own."""
+    """A broker that serves inputs, in its own folder."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="wheelmq-fuzz-")
@@ -77,7 +77,7 @@ _served: _Served | None = None
 
 
 def check(data: bytes) -> None:
-    """A broker is asked what `data` says; one that nobody has asked before, if it is new or the last one failed."""
+    """Send the requests of `data` to a broker, a new one if the last input failed."""
     global _served
     served = _served or _Served()
     _served = None
@@ -88,7 +88,7 @@ def check(data: bytes) -> None:
     except BaseException as error:
         served.close()
         if behind:
-            _again(data, changes)
+            _run_alone(data, changes)
             raise AssertionError(f"only behind {behind} other inputs: {error}") from error
         raise
     served.inputs += 1
@@ -104,8 +104,8 @@ def _close() -> None:
         _served.close()
 
 
-def _again(data: bytes, changes: bool) -> None:
-    """The same with a broker of its own: raises if the input alone does it."""
+def _run_alone(data: bytes, changes: bool) -> None:
+    """Send the input to a new broker. Raises an error if the input alone fails."""
     served = _Served()
     try:
         _ask(served.harness, data, changes)
@@ -141,7 +141,7 @@ def _text(record: logging.LogRecord) -> str:
 
 
 def _submit(harness: BrokerHarness, peer: FakeConnection, part: bytes) -> None:
-    """A request as the text says it; the text of no request is none."""
+    """Submit the request in the text. An invalid text sends no request."""
     head, _, body = part.partition(b"\n\n")
     first, *lines = head.decode("utf-8", "replace").split("\n")
     words = first.split()

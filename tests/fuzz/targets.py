@@ -1,4 +1,4 @@
-"""The targets by name, and what is held of every one of them."""
+"""The targets by name, and the rules of all targets."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ CORPUS = Path(__file__).parent / "corpus"
 INPUT_BYTES_MAX = 4096
 
 CPU_S_MAX = 2.0
-"""Of one input. What is linear in the input takes a hundredth of it; the rest is for a machine that is busy."""
+"""Limit of one input. Work that is linear in the input takes a hundredth of it, so a busy machine stays within it."""
 
 
 class Target(Protocol):
-    """What a module of a target has."""
+    """The members of a target module."""
 
     TOKENS: Sequence[bytes]
-    """Pieces that lead somewhere when a mutation puts them in."""
+    """Pieces that a mutation inserts to reach new branches."""
 
     def check(self, data: bytes) -> None:
-        """Raises when something does not hold for these bytes."""
+        """Check the rules. Raises an error if these bytes violate one."""
         ...
 
 
 class TooSlow(AssertionError):
-    """An input took longer than any may."""
+    """An input exceeded CPU_S_MAX."""
 
 
 def load(name: str) -> Target:
-    """The target of that name; its module is imported now."""
+    """Import and return the target with this name."""
     return cast(Target, importlib.import_module(f"tests.fuzz.{name}"))
 
 
 def run(target: Target, data: bytes) -> None:
-    """Check one input, and the time that it takes."""
+    """Check one input and its processor time. Raises TooSlow."""
     began = time.process_time()
     target.check(data)
     took_s = time.process_time() - began
@@ -49,5 +49,5 @@ def run(target: Target, data: bytes) -> None:
 
 
 def corpus(name: str) -> list[bytes]:
-    """The inputs that are kept for a target, in the order of their names."""
+    """Return the stored inputs of a target, in the order of their names."""
     return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]

@@ -1,6 +1,6 @@
-"""The targets hold for the corpus, and for mutations of it: the same ones each time, a minute of them all.
+"""The targets pass for the corpus and for fixed mutations of it, in a minute for all targets.
 
-What `make fuzz` finds goes into the corpus, and so is tried here from then on.
+Inputs that `make fuzz` finds are added to the corpus, so that these tests cover them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ COUNTS = {
 }  # fmt: skip
 SEED = 20_261_122
 GROWTH_KIB_MAX = 200 << 10
-"""Of this process over all inputs of a target: an input of 4 KiB that takes hundreds of MiB is found."""
+"""Memory growth of this process over all inputs of a target. An input of 4 KiB that takes hundreds of MiB fails."""
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_target_holds(name: str) -> None:
+def test_a_target_passes_for_the_corpus_and_mutations(name: str) -> None:
     target, inputs = targets.load(name), targets.corpus(name)
     for data in inputs:
-        target.check(data)  # the first of them loads kernels, which takes as long as it takes
+        target.check(data)  # the first input loads kernels, so no time limit applies
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for data in itertools.islice(mutations(inputs, target.TOKENS, SEED), COUNTS[name]):
         try:
@@ -45,7 +45,7 @@ def test_the_corpus_is_small() -> None:
     assert sum(path.stat().st_size for path in files) < 64 << 10
 
 
-def test_mutations_are_those_of_their_seed() -> None:
+def test_a_seed_determines_the_mutations() -> None:
     def first(seed: int) -> list[bytes]:
         return list(itertools.islice(mutations([b"abc", b"defghij"], [b"T"], seed), 50))
 
@@ -53,7 +53,7 @@ def test_mutations_are_those_of_their_seed() -> None:
     assert len(set(first(1))) > 30
 
 
-def test_what_takes_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_input_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "CPU_S_MAX", 0.001)
 
     class Slow:

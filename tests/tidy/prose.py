@@ -16,11 +16,11 @@ from typing import Final
 
 WORD: Final = re.compile(r"[A-Za-z']+")
 WORDS_MAX: Final = 25
-"""Words of a sentence that one reading takes in."""
+"""Words of a sentence that a reader understands at the first reading."""
 LONG_SHARE_MAX: Final = 0.10
 HEADLESS_SHARE_MAX: Final = 0.01
 STRAY_MAX: Final = 2
-"""Uses of a word, or headless sentences, that no rate forbids: a short page has a high rate with one."""
+"""Uses of a word, or headless sentences, that always pass. A short page has a high rate with one use."""
 
 RATES_MAX: Final = {
     r"what": 1.5,
@@ -32,7 +32,7 @@ RATES_MAX: Final = {
     r"so (?:many|long|much|far)\b(?! as)": 0.3,
     r"brought (?:to|into|in)|gives? (?:up|way)|let(?:s|ting)? go|has its time|put right|be mended|mended": 0.3,
 }
-"""Uses in a thousand words that a text may have at most, by the pattern of the word."""
+"""Maximum uses per thousand words, by the pattern of the word."""
 HEADLESS: Final = re.compile(r"(?:What|Who|Whoever|Whose|Of|By|Those|That which|Such)\b")
 """Openings of a sentence that leave its subject open."""
 _SENTENCE_END: Final = re.compile(r"(?<=[.;:!?])\s+")

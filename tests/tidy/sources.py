@@ -14,7 +14,7 @@ ROOT = Path(wheelmq.__file__).parent
 
 @dataclass(frozen=True)
 class Module:
-    """One module: `name` as broker/flush.py, `part` the folder under the package, or the module's own name."""
+    """One module. `name` is like broker/flush.py. `part` is the folder under the package, or the module name."""
 
     name: str
     part: str
@@ -22,7 +22,7 @@ class Module:
     tree: ast.Module
 
     def imports(self) -> list[tuple[str, tuple[str, ...]]]:
-        """What it imports of the package, anywhere in it: (module, names)."""
+        """Return all imports from the package: (module, names)."""
         found: list[tuple[str, tuple[str, ...]]] = []
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "wheelmq":
@@ -34,7 +34,7 @@ class Module:
 
 @lru_cache(1)
 def modules() -> tuple[Module, ...]:
-    """Every module of the package."""
+    """Return every module of the package."""
     found = []
     for path in sorted(ROOT.rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()

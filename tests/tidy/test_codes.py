@@ -1,4 +1,4 @@
-"""Every request code is served, or sent by the broker, or refused with a reason."""
+"""Every request code is served, sent by the broker, or rejected with a reason."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TO_CLIENTS = {
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
 }
-"""What a broker sends to its clients; a client sends none of them to it, but for those below."""
+"""Requests of a broker to its clients. A client sends only those in PASSED_ON to a broker."""
 
 PASSED_ON = {RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY}
-"""Sent to the broker by an administrator's tool, for the broker to pass on."""
+"""Requests that an administrator's tool sends to the broker, and that the broker forwards."""
 
 
 @pytest.fixture
@@ -38,22 +38,22 @@ def served(tmp_path: Path) -> set[int]:
     return set(HANDLERS) | set(server.codes)
 
 
-def test_every_code_has_its_place(served: set[int]) -> None:
+def test_every_code_is_served_sent_or_rejected(served: set[int]) -> None:
     homeless = [code.name for code in RequestCode if code not in served | TO_CLIENTS | set(REFUSED)]
     assert homeless == []
 
 
-def test_no_code_has_two(served: set[int]) -> None:
+def test_no_code_is_both_served_and_rejected(served: set[int]) -> None:
     assert [code.name for code in REFUSED if code in served] == []
     assert [code.name for code in TO_CLIENTS - PASSED_ON if code in served or code in REFUSED] == []
 
 
-def test_every_refusal_has_a_reason() -> None:
+def test_every_rejection_has_a_reason() -> None:
     for code, reason in REFUSED.items():
         assert isinstance(code, RequestCode)
         assert len(reason.split()) >= 4, code
 
 
-def test_brokers_and_name_servers_codes_do_not_mix(tmp_path: Path) -> None:
+def test_brokers_and_name_servers_share_no_code(tmp_path: Path) -> None:
     server = NameServer(NameServerSettings(kv_config_path=tmp_path / "kv"), disk=SimulatedDisk(), clock=ManualClock())
     assert not set(HANDLERS) & set(server.codes)

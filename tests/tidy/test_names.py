@@ -1,4 +1,4 @@
-"""Names keep the three integers apart: LogPosition, QueueOffset, Millis."""
+"""Names distinguish the three integer types: LogPosition, QueueOffset, Millis."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from .sources import Module, modules
 
 APACHES = {"formats/wire/codes.py"}
-"""Names of fields on the wire are Apache's."""
+"""Fields on the wire have Apache's names."""
 
 FUNCTIONS_OF_TIME = re.compile(r"_ms$|_time$|_?millis$|^due_of$|^park$")
-"""Names of functions that give Millis: by the unit, or by saying that it is a time."""
+"""Names of functions that return Millis. They contain the unit or a word for time."""
 
 
 def annotated(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
-    """(name, type, line) of every annotated variable, field and argument."""
+    """Yield (name, type, line) of every annotated variable, field and argument."""
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign):
             target = node.target
@@ -30,14 +30,16 @@ def annotated(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
             yield node.arg, ast.unparse(node.annotation), node.lineno
 
 
-def has(kind: str, annotation: str) -> bool:
+def is_of_type(kind: str, annotation: str) -> bool:
     return re.fullmatch(rf"(Final\[)?{kind}(\])?( \| None)?", annotation) is not None
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_milliseconds_say_so(module: Module) -> None:
+def test_names_of_milliseconds_end_in_ms(module: Module) -> None:
     wrong = [
-        f"{name}:{line}" for name, kind, line in annotated(module.tree) if has("Millis", kind) and not _is_millis(name)
+        f"{name}:{line}"
+        for name, kind, line in annotated(module.tree)
+        if is_of_type("Millis", kind) and not _is_millis(name)
     ]
     assert wrong == []
 
@@ -47,28 +49,28 @@ def _is_millis(name: str) -> bool:
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_log_positions_and_times_are_no_offsets(module: Module) -> None:
+def test_no_log_position_or_time_is_named_offset(module: Module) -> None:
     wrong = [
         f"{name}:{line}"
         for name, kind, line in annotated(module.tree)
-        if (has("LogPosition", kind) or has("Millis", kind)) and "offset" in name.lower()
+        if (is_of_type("LogPosition", kind) or is_of_type("Millis", kind)) and "offset" in name.lower()
     ]
     assert wrong == []
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_queue_offsets_are_no_positions(module: Module) -> None:
+def test_no_queue_offset_is_named_position(module: Module) -> None:
     wrong = [
         f"{name}:{line}"
         for name, kind, line in annotated(module.tree)
-        if has("QueueOffset", kind) and re.search(r"position|_ms$", name.lower())
+        if is_of_type("QueueOffset", kind) and re.search(r"position|_ms$", name.lower())
     ]
     assert wrong == []
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_nothing_is_named_as_the_offset_of_a_log(module: Module) -> None:
-    """Apache's words for a log position (physical offset, commit log offset) are used for none of ours."""
+def test_no_name_calls_a_log_position_an_offset(module: Module) -> None:
+    """Our names do not use Apache's words for a log position (physical offset, commit log offset)."""
     if module.name in APACHES:
         return
     names = {node.id for node in ast.walk(module.tree) if isinstance(node, ast.Name)}
@@ -79,13 +81,13 @@ def test_nothing_is_named_as_the_offset_of_a_log(module: Module) -> None:
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_functions_that_give_milliseconds_say_so(module: Module) -> None:
+def test_functions_that_return_milliseconds_have_a_time_in_the_name(module: Module) -> None:
     wrong = [
         node.name
         for node in ast.walk(module.tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.returns is not None
-        and has("Millis", ast.unparse(node.returns))
+        and is_of_type("Millis", ast.unparse(node.returns))
         and not FUNCTIONS_OF_TIME.search(node.name)
     ]
     assert wrong == []

@@ -1,4 +1,4 @@
-"""Modules and functions that fit a head."""
+"""Limits for the size of modules and functions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .sources import Module, modules
 MODULE_LINES = 500
 FUNCTION_LINES = 70
 KERNEL_LINES = 90
-"""A kernel is one loop over bytes: what it calls is compiled into it, and arrays are all that it may pass on."""
+"""A kernel is one loop over bytes. Its calls are compiled into it, and it can pass only arrays."""
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_module(module: Module) -> None:
+def test_a_module_is_within_its_line_limit(module: Module) -> None:
     assert len(module.text.splitlines()) <= MODULE_LINES
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_functions(module: Module) -> None:
+def test_functions_are_within_their_line_limit(module: Module) -> None:
     limit = KERNEL_LINES if module.name.startswith("formats/kernels/") else FUNCTION_LINES
     long = {
         node.name: (node.end_lineno or 0) - node.lineno + 1
@@ -31,6 +31,6 @@ def test_functions(module: Module) -> None:
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_a_module_says_what_it_is(module: Module) -> None:
+def test_a_module_has_a_docstring(module: Module) -> None:
     if module.text.strip():
         assert ast.get_docstring(module.tree)

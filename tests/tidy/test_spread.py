@@ -1,4 +1,4 @@
-"""How tests are spread over processes, with more than one (`make test` has 3: much of the time they wait)."""
+"""The distribution of tests over processes. `make test` has 3 processes, because tests often wait."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ numbers: list[int] = []
 
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="all is in one process")
 @pytest.mark.parametrize("number", range(4))
-def test_a_file_is_with_one_process(number: int) -> None:
-    """So what a module's fixture makes is made once."""
+def test_all_tests_of_a_file_run_in_one_process(number: int) -> None:
+    """So a module fixture runs once."""
     assert numbers == list(range(number))
     numbers.append(number)
 
 
-def test_what_takes_longest_is_there() -> None:
+def test_the_files_listed_as_long_exist() -> None:
     assert [name for name in LONG if not (FOLDER / name).exists()] == []
