@@ -1,6 +1,6 @@
-"""What holds for all tests: how they are spread over processes, and what becomes of those that need a JDK and Maven.
+"""Rules for all tests: their distribution over processes, and tests that need a JDK and Maven.
 
-Those are skipped aloud where there are none, and an error in CI.
+Without a JDK and Maven those tests are skipped with a visible notice. In CI they fail.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONG = (
     "crash",
     "fuzz",
 )
-"""Files and folders that take longest, in this order: begun last, they would be waited for with one process at work."""
+"""The slowest files and folders, in this order. They start first, so that no process runs alone at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,9 +43,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Spread(LoadScopeScheduling):
-    """With more than one process (`-n`), a file's tests stay together, and all that share the one Spark session.
+    """With more than one process (`-n`), one process runs all tests of a file, and one runs all Spark tests.
 
-    xdist's own `--dist loadgroup` groups nothing with pytest 9.2: the name that it gives an item is not read any more.
+    The option `--dist loadgroup` of xdist groups nothing with pytest 9.2, which ignores the name that xdist sets.
     """
 
     def _split_scope(self, nodeid: str) -> str:

@@ -1,4 +1,4 @@
-"""WheelMQ as its users run it: `wheelmq up` in processes of its own."""
+"""WheelMQ as its users run it: `wheelmq up` in separate processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def wheelmq(*arguments: str) -> list[str]:
 
 
 class Up:
-    """A `wheelmq up --json` that is ready."""
+    """A running `wheelmq up --json`."""
 
     def __init__(self, process: subprocess.Popen[str], found: dict[str, Any], errors: Path) -> None:
         self.process = process
@@ -34,14 +34,14 @@ class Up:
         self.errors = errors
 
     def command(self, *arguments: str) -> str:
-        """What a command prints that is to succeed."""
+        """Run a command that must succeed. Returns its output."""
         command = wheelmq(*arguments, "--namesrv", self.found["namesrv"])
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)
         assert done.returncode == 0, (arguments, done.stderr, self.errors.read_text())
         return done.stdout
 
     def refused(self, *arguments: str) -> str:
-        """What a command tells that is to end with code 1."""
+        """Run a command that must end with code 1. Returns its output and errors."""
         command = wheelmq(*arguments, "--namesrv", self.found["namesrv"])
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)
         assert done.returncode == 1, (arguments, done.stdout, done.stderr)
@@ -54,7 +54,7 @@ class Up:
 
 @contextmanager
 def up(home: Path, *options: str) -> Iterator[Up]:
-    """Start everything; whatever is left of it at the end is an error."""
+    """Start all servers. A process that is left at the end is an error."""
     errors = home.parent / "up.err"
     ports = [f"--{part}-port=0" for part in ("namesrv", "broker", "dashboard")]
     environment = {**os.environ, "WHEELMQ_JAVA_CACHE": "use"}

@@ -1,4 +1,4 @@
-"""What unit tests share: the plain code in place of kernels, and a broker in a folder of the test's own."""
+"""The fixtures of unit tests: plain code instead of kernels, and a broker in its own folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wheelmq.testing.harness import BrokerHarness
 
 @pytest.fixture(autouse=True)
 def plain_code(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No kernels: their own tests hold them equal to the plain code."""
+    """Disable kernels. Their own tests compare them with the plain code."""
     if request.node.get_closest_marker("kernels") is not None:
         yield
         return
@@ -36,6 +36,6 @@ def disk() -> SimulatedDisk:
 
 @pytest.fixture
 def harness(tmp_path: Path, clock: ManualClock, disk: SimulatedDisk) -> Iterator[BrokerHarness]:
-    """A broker with small files, asynchronous flush, and jobs done in place."""
+    """A broker with small files and asynchronous flush. Jobs run at once in the test's thread."""
     with BrokerHarness(tmp_path / "store", clock=clock, disk=disk) as running:
         yield running
