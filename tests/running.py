@@ -40,7 +40,7 @@ class Up:
         assert done.returncode == 0, (arguments, done.stderr, self.errors.read_text())
         return done.stdout
 
-    def refused(self, *arguments: str) -> str:
+    def failing_command(self, *arguments: str) -> str:
         """Run a command that must end with code 1. Returns its output and errors."""
         command = wheelmq(*arguments, "--namesrv", self.found["namesrv"])
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)

@@ -1,7 +1,7 @@
 """Our client gets the same results from WheelMQ and from Apache RocketMQ in the cases of compat/client.
 
-Apache's servers run only with COMPAT=whole, which `make compat` sets. A case is skipped if our broker does not serve a
-request of it. The reason names the request.
+Apache's servers run only with COMPAT=whole, which `make compat` sets. A case is skipped if our broker does not serve
+one of its requests. The reason names the request.
 """
 
 from __future__ import annotations

@@ -88,13 +88,13 @@ class Watch:
         """Take samples until cancelled."""
         looks = 0
         while True:
-            await self._look()
+            await self._read_metrics()
             looks += 1
             if self._pipeline is not None and looks % ROLES_EVERY == 0:
-                self._pipeline.look()
+                self._pipeline.find_processes()
             await asyncio.sleep(LOOK_S)
 
-    async def _look(self) -> None:
+    async def _read_metrics(self) -> None:
         found = await self._broker.metrics()
         if found is None:
             return
@@ -208,7 +208,7 @@ class Killer:
         boot_ms = self._watch.last.boot_ms
         await self._broker.start(arms)
         if not is_to_serve:
-            self._say(death)
+            self._report_death(death)
             return
 
         def serves() -> bool:
@@ -223,7 +223,7 @@ class Killer:
                 await self._see_turning(death, back_ms)
         elif self._broker.is_alive:
             self._object(f"{death.what}: the broker does not serve after {READY_DEADLINE_S} s")
-        self._say(death)
+        self._report_death(death)
 
     async def _kill_pipeline(self, what: str, role: Role, *, is_to_turn: bool = True) -> None:
         assert self._pipeline is not None
@@ -231,7 +231,7 @@ class Killer:
 
         def there() -> bool:
             assert self._pipeline is not None
-            found[:] = self._pipeline.look()[role]
+            found[:] = self._pipeline.find_processes()[role]
             return bool(found)
 
         if not await self._watch.until(there, TURNING_DEADLINE_S):
@@ -246,7 +246,7 @@ class Killer:
             self._object(f"{what}: process {pid} does not die")
         if is_to_turn:
             await self._see_turning(death, death.at_ms, same_lease=role in (Role.TASK, Role.DAEMON))
-        self._say(death)
+        self._report_death(death)
 
     async def _send_pipeline_away(self, kill: Kill) -> None:
         """Kill all of the pipeline, start it again after `away_s`, and measure the time until it turns."""
@@ -262,7 +262,7 @@ class Killer:
         await self._see_turning(death, back_ms)
         if death.turning_s is not None:
             death.turning_s += (back_ms - death.at_ms) / 1000
-        self._say(death)
+        self._report_death(death)
 
     async def _see_turning(self, death: Death, since_ms: int, *, same_lease: bool = False) -> None:
         """Measure from `since_ms` to the first commit under a new lease, or to the second commit with `same_lease`.
@@ -324,12 +324,12 @@ class Killer:
             self._object(f"{kill.what}: process {death.pid} does not die")
         if role is Role.DRIVER:
             await self._see_turning(death, death.at_ms)
-            self._say(death)
+            self._report_death(death)
             return
         self._of_workers = death
         if kill.passage > 1:  # otherwise no worker gets past the failpoint
             await self._see_workers_turn(death)
-        self._say(death)
+        self._report_death(death)
         await self._kill_pipeline("driver", Role.DRIVER)
 
     async def _see_workers_turn(self, death: Death) -> None:
@@ -366,7 +366,7 @@ class Killer:
             self._object(f"{what}: only {death.pending} are pending")
         return death
 
-    def _say(self, death: Death) -> None:
+    def _report_death(self, death: Death) -> None:
         parts = [f"{self.deaths.index(death) + 1:3d} {death.what:24s} pid {death.pid:7d} pending {death.pending:6d}"]
         parts.append(f"serving {death.serving_s:5.1f} s" if death.serving_s is not None else " " * 15)
         parts.append(f"turning {death.turning_s:5.1f} s" if death.turning_s is not None else "")

@@ -27,7 +27,7 @@ BODY_BYTES = 64
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_a_broker_that_is_killed_under_sends_loses_invents_and_repeats_nothing(flush: str, tmp_path: Path) -> None:
+def test_kills_under_sends_lose_invent_and_repeat_no_messages(flush: str, tmp_path: Path) -> None:
     outcome = asyncio.run(Run(tmp_path, KILLS, flush, SEED, print).execute(280.0))
     print("\n".join(report(outcome)))
     assert outcome.violations == []
@@ -38,7 +38,7 @@ def test_a_broker_that_is_killed_under_sends_loses_invents_and_repeats_nothing(f
     assert outcome.read == outcome.viewed == outcome.counts["delivered"] >= KILLS * BETWEEN_MIN
 
 
-def test_a_seed_gives_the_same_moments_again() -> None:
+def test_a_seed_determines_the_moments_of_the_kills() -> None:
     assert make_moments(30, 7) == make_moments(30, 7) != make_moments(30, 8)
     assert all(moment.acknowledged >= BETWEEN_MIN for moment in make_moments(300, 1))
 
@@ -91,53 +91,53 @@ def senders(tmp_path: Path) -> Iterator[Senders]:
         yield Senders(harness)
 
 
-def test_what_is_as_it_was_sent_is_found_good(senders: Senders) -> None:
+def test_correct_messages_are_no_violation(senders: Senders) -> None:
     assert senders.found() == {}
     assert senders.follower.read == senders.follower.viewed == 3
 
 
-def test_what_was_acknowledged_and_is_nowhere_is_lost(senders: Senders) -> None:
+def test_a_missing_acknowledged_message_counts_as_lost(senders: Senders) -> None:
     senders.notes.answer(senders.note(), Fate.STORED, 0)
     assert senders.found() == {"lost": 1}
 
 
-def test_what_was_never_answered_may_be_nowhere(senders: Senders) -> None:
+def test_an_unanswered_message_may_be_missing(senders: Senders) -> None:
     senders.note()
     assert senders.found() == {}
 
 
-def test_a_message_that_nobody_sent_is_invented(senders: Senders) -> None:
+def test_an_unsent_message_counts_as_invented(senders: Senders) -> None:
     senders.send(2)
     senders.notes.count = 2
     assert senders.found()["invented"] == 2
 
 
-def test_a_message_that_is_there_twice_is_found(senders: Senders) -> None:
+def test_a_message_stored_twice_is_found(senders: Senders) -> None:
     senders.send(2)
     assert senders.found()["twice"] == 1
 
 
-def test_another_body_is_found(senders: Senders) -> None:
+def test_a_changed_body_is_found(senders: Senders) -> None:
     senders.send(senders.note(), payload=b"another")
     assert senders.found()["changed"] == 2  # at each reading
 
 
-def test_another_queue_is_found(senders: Senders) -> None:
+def test_a_message_in_another_queue_is_found(senders: Senders) -> None:
     senders.send(senders.note(), queue=1)
     assert senders.found() == {"elsewhere": 1}
 
 
-def test_another_place_than_the_answer_said_is_found(senders: Senders) -> None:
+def test_a_message_at_another_queue_offset_is_found(senders: Senders) -> None:
     senders.notes[1]["queue_offset"] = 7
     assert senders.found() == {"not where the answer said": 1}
 
 
-def test_what_was_refused_and_is_there_is_found(senders: Senders) -> None:
+def test_a_rejected_but_stored_message_is_found(senders: Senders) -> None:
     senders.notes.answer(1, Fate.REFUSED, 0)
     assert senders.found() == {"refused and there": 1}
 
 
-def test_what_was_read_and_is_gone_is_found(senders: Senders, tmp_path: Path) -> None:
+def test_a_message_that_disappears_after_a_read_is_found(senders: Senders, tmp_path: Path) -> None:
     asyncio.run(senders.follower.follow())
     with BrokerHarness(tmp_path / "another") as empty:
         senders.follower._caller = cast(RpcClient, _Calls(empty))

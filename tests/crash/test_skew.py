@@ -63,7 +63,7 @@ async def run_skewed(home: Path) -> tuple[Verdict, int, str]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_turns_of_tasks_that_read_wrong_times_are_refused(tmp_path: Path) -> None:
+def test_turns_of_tasks_that_read_wrong_times_are_rejected(tmp_path: Path) -> None:
     verdict, commits, log = asyncio.run(run_skewed(tmp_path))
     assert verdict.violations == []
     assert commits == 0 and "is refused, nothing is changed: index: the row of origin" in log

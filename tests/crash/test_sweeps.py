@@ -21,7 +21,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 
 @pytest.mark.timeout(400)
-def test_all_damage_is_recovered_refused_or_has_a_name(sweep: Sweep) -> None:
+def test_all_damage_is_recovered_rejected_or_known(sweep: Sweep) -> None:
     sweep.run(cases(sweep.root, EVERY), print)
     print("\n".join(report(sweep, 0.0)))
     assert sweep.violations == 0
@@ -35,25 +35,25 @@ def body_at(sweep: Sweep, text: bytes) -> Case:
     return Case(path.relative_to(sweep.root), "flipped", path.read_bytes().index(text) + 2)
 
 
-def test_a_body_before_the_snapshot_keeps_the_checksum_that_tells(sweep: Sweep) -> None:
+def test_a_damaged_body_before_the_snapshot_keeps_its_checksum(sweep: Sweep) -> None:
     assert sweep.judge(body_at(sweep, b"plain 100 "))[0] is Class.UNCHECKED
 
 
-def test_a_body_behind_the_checkpoint_is_not_served(sweep: Sweep) -> None:
+def test_a_damaged_body_after_the_checkpoint_is_not_served(sweep: Sweep) -> None:
     assert sweep.judge(body_at(sweep, b"after the checkpoint"))[0] in (Class.SHORTER, Class.REFUSED)
 
 
-def test_a_property_has_no_checksum(sweep: Sweep) -> None:
+def test_damage_of_a_property_is_not_detected(sweep: Sweep) -> None:
     found, story = sweep.judge(body_at(sweep, b"key150"))
     assert found is Class.UNSEEN, story
 
 
-def test_a_unit_of_the_timer_queue_that_names_no_record_delays_nothing(sweep: Sweep) -> None:
+def test_a_damaged_timer_queue_unit_does_not_delay_other_messages(sweep: Sweep) -> None:
     path = Path("consumequeue/rmq_sys_wheel_timer/0/00000000000000000000")
     found, story = sweep.judge(Case(path, "flipped", 0))
     assert found in (Class.AS_BEFORE, Class.OUT_OF_SIGHT), story
 
 
-def test_kinds() -> None:
+def test_a_path_has_the_kind_of_its_file() -> None:
     assert kind_of(Path("config/topics.json.bak")) == "topics.json.bak"
     assert kind_of(Path("consumequeue/rmq_sys_wheel_timer/0/00000000000000000000")) == "timer queue"

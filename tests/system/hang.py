@@ -33,7 +33,7 @@ REPLACED_DEADLINE_S = 90
 
 @pytest.mark.spark
 @pytest.mark.timeout(START_DEADLINE_S + 3 * COMMAND_DEADLINE_S + 2 * REPLACED_DEADLINE_S)
-def test_a_jvm_that_hangs_is_replaced(tmp_path: Path) -> None:
+def test_a_hanging_jvm_is_replaced(tmp_path: Path) -> None:
     with up(tmp_path / "home", "--set", f"timer_lead_ms={1000 * LEAD_S}") as running:
         old, log = running.found["pids"], tmp_path / "home" / "logs" / "pipeline.log"
         running.command("send", "Later", "its turn is the first, which is slow", "--delay", "30m")

@@ -72,7 +72,7 @@ async def exercise(namesrv: str, store: Path) -> tuple[list[ReceivedMessage], st
     return got, left.unique_key
 
 
-def test_the_client_and_the_store_reader(tmp_path: Path) -> None:
+def test_client_and_store_reader_work_with_apache(tmp_path: Path) -> None:
     namesrv = ApacheNameServer(tmp_path / "home")
     broker = ApacheBroker(tmp_path / "home", namesrv.address, config={"mappedFileSizeCommitLog": 1 << 26})
     with namesrv, broker:

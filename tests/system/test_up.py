@@ -18,7 +18,7 @@ from wheelmq.cli.ports import free_port
 
 
 @pytest.mark.timeout(START_DEADLINE_S + 120)
-def test_the_broker_and_its_clients(tmp_path: Path) -> None:
+def test_commands_work_with_a_broker_without_a_pipeline(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with up(home, "--no-pipeline", "--flush", "SYNC_FLUSH") as running:
         found = running.found
@@ -70,13 +70,13 @@ def test_the_broker_and_its_clients(tmp_path: Path) -> None:
         [of_level] = lines(running.command("consume", "Levels", "--group", "g", "--count", "1", "--json"))
         assert (of_level["level"], of_level["due_is_exact"]) == (1, False) and of_level["lateness_ms"] >= 0
         assert lines(running.command("timers", "--json")) == pending
-        refused = running.refused("send", "T", "far", "--at", "+30d")
+        refused = running.failing_command("send", "T", "far", "--at", "+30d")
         assert "this broker's timer reaches 3d" in refused
         assert "--delay-in-seconds 2592000" in refused and "--set timer_max_delay_seconds=2592000" in refused
-        refused = running.refused("send", "T", "far", "--delay-in-seconds", "99999999")
+        refused = running.failing_command("send", "T", "far", "--delay-in-seconds", "99999999")
         assert "blocks reach 366d" in refused and "--set block_max_delay_seconds=99999999" in refused
-        assert "Nothing was cancelled" in running.refused("cancel", "T", "--key", key)
-        assert "topic Other is not known" in running.refused("timers", "--topic", "Other")
+        assert "Nothing was cancelled" in running.failing_command("cancel", "T", "--key", key)
+        assert "topic Other is not known" in running.failing_command("timers", "--topic", "Other")
         options = ("--home", str(home), "--namesrv-port=0", "--broker-port=0")
         second = subprocess.run(wheelmq("up", *options), capture_output=True, text=True, timeout=START_DEADLINE_S)
         assert second.returncode == 1
@@ -94,7 +94,7 @@ def test_the_broker_and_its_clients(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(START_DEADLINE_S + 120)
-def test_with_the_pipeline(tmp_path: Path) -> None:
+def test_the_pipeline_indexes_and_stages_messages(tmp_path: Path) -> None:
     with up(tmp_path / "home") as running:
         found = running.found
         assert psutil.pid_exists(found["pids"]["pipeline"])
@@ -110,7 +110,7 @@ def test_with_the_pipeline(tmp_path: Path) -> None:
         assert running.stop(signal.SIGINT) == 0
 
 
-def test_an_end_during_the_start_is_clean(tmp_path: Path) -> None:
+def test_a_stop_during_the_start_is_clean(tmp_path: Path) -> None:
     errors = tmp_path / "up.err"
     ports = ("--namesrv-port=0", "--broker-port=0")
     with errors.open("w") as file:
@@ -130,7 +130,7 @@ def test_an_end_during_the_start_is_clean(tmp_path: Path) -> None:
         process.communicate()
 
 
-def test_a_consumer_says_that_there_is_no_broker() -> None:
+def test_a_consumer_reports_that_no_broker_is_registered() -> None:
     port = free_port()
     namesrv = subprocess.Popen(wheelmq("nameserver", "--port", str(port), "--json"), stdout=subprocess.PIPE, text=True)
     try:
@@ -149,14 +149,14 @@ def test_a_consumer_says_that_there_is_no_broker() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder that takes no files, not even from root")
-def test_a_home_that_cannot_be_written_is_told() -> None:
+def test_the_error_names_a_home_that_is_not_writable() -> None:
     options = ("--home", "/proc/x", "--namesrv-port=0", "--broker-port=0")
     done = subprocess.run(wheelmq("up", *options), capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)
     assert done.returncode == 1
     assert "/proc/x cannot be written" in done.stderr and "choose another --home" in done.stderr
 
 
-def test_one_port_for_two_is_told(tmp_path: Path) -> None:
+def test_the_error_names_the_options_of_a_port_given_twice(tmp_path: Path) -> None:
     port = str(free_port())
     options = ("--home", str(tmp_path), "--namesrv-port", port, "--broker-port", port)
     done = subprocess.run(wheelmq("up", *options), capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)
@@ -164,7 +164,7 @@ def test_one_port_for_two_is_told(tmp_path: Path) -> None:
     assert "--namesrv-port" in done.stderr and "--broker-port" in done.stderr
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+def test_the_error_names_the_process_that_uses_a_port(tmp_path: Path) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:

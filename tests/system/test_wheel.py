@@ -93,13 +93,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return programs
 
 
-def test_each_module_finds_its_imports(installed: Path) -> None:
+def test_each_module_of_the_wheel_finds_its_imports(installed: Path) -> None:
     found = run(installed / "python", "-P", "-c", IMPORT_ALL)
     assert Path(found.strip()).is_relative_to(installed.parent)
 
 
 @pytest.mark.timeout(START_DEADLINE_S + COMMAND_DEADLINE_S)
-def test_it_delivers_a_delayed_message(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_delivers_a_delayed_message(installed: Path, tmp_path: Path) -> None:
     options = ("--home", str(tmp_path / "home"), "--no-pipeline", "--json")
     ports = ("--namesrv-port=0", "--broker-port=0")
     with (tmp_path / "errors").open("w") as errors:

@@ -17,7 +17,7 @@ HEAVY = ("pyspark", "numba", "numpy", "pyarrow", "rich", "psutil")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(name: str) -> None:
+def test_every_command_has_a_help_text(name: str) -> None:
     result = CliRunner().invoke(main, [name, "--help"])
     assert result.exit_code == 0
     assert "Usage:" in result.output
@@ -31,7 +31,7 @@ def test_every_command_explains_itself(name: str) -> None:
         "import wheelmq.cli.consume",
     ],
 )
-def test_light_commands_import_nothing_heavy(code: str) -> None:
+def test_light_commands_import_no_heavy_modules(code: str) -> None:
     check = f"import sys; sys.stdout = sys.stderr; {code}; print([n for n in {HEAVY} if n in sys.modules] or 'light')"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.strip().splitlines()[-1] == "light"
@@ -71,21 +71,21 @@ def test_light_commands_import_nothing_heavy(code: str) -> None:
         (["pipeline"], "name a broker with --broker"),
     ],
 )
-def test_bad_input_is_told_what_to_do(arguments: list[str], told: str) -> None:
+def test_the_error_of_bad_input_names_a_remedy(arguments: list[str], told: str) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code not in (0, None)
     assert told in result.output
 
 
 @pytest.mark.parametrize("words", [["--at", "tomorrow"], ["--at", "2001-01-01"], ["--delay", "soon"]])
-def test_a_time_that_is_none_is_a_wrong_use(words: list[str]) -> None:
+def test_an_invalid_time_is_a_usage_error(words: list[str]) -> None:
     assert CliRunner().invoke(main, ["send", "T", "x", *words]).exit_code == 2
 
 
 @pytest.mark.parametrize(
     "command", [["send", "T", "x"], ["consume", "T", "--group", "g"], ["timers"], ["cancel", "T", "--key", "k"]]
 )
-def test_without_a_name_server_a_command_ends_and_says_so(command: list[str]) -> None:
+def test_a_command_without_a_name_server_ends_with_an_error(command: list[str]) -> None:
     result = CliRunner().invoke(main, [*command, "--namesrv", f"127.0.0.1:{free_port()}"])
     assert result.exit_code == 1
     assert "no name server answers" in result.output
@@ -94,7 +94,9 @@ def test_without_a_name_server_a_command_ends_and_says_so(command: list[str]) ->
 
 @pytest.mark.parametrize(("name", "option"), [("broker", "--broker-port"), ("nameserver", "--namesrv-port")])
 @pytest.mark.parametrize("by_up", [True, False])
-def test_a_part_names_the_option_of_whoever_started_it(name: str, option: str, by_up: bool, tmp_path: Path) -> None:
+def test_a_part_names_the_port_option_of_the_command_that_started_it(
+    name: str, option: str, by_up: bool, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         command = [sys.executable, "-m", "wheelmq", name, "--home", str(tmp_path), "--port", port]
@@ -118,7 +120,7 @@ def test_a_part_names_the_option_of_whoever_started_it(name: str, option: str, b
         ("log_file_bytes", "write NAME=VALUE"),
     ],
 )
-def test_bad_settings_of_the_broker_are_told(pair: str, told: str, tmp_path: object) -> None:
+def test_the_broker_rejects_bad_settings(pair: str, told: str, tmp_path: object) -> None:
     result = CliRunner().invoke(main, ["broker", "--home", str(tmp_path), "--port", "0", "--set", pair])
     assert result.exit_code == 78
     assert told in result.output

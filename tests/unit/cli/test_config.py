@@ -21,7 +21,7 @@ def check(file: Path, text: str, *options: str) -> Result:
     return run("config", "check", file, *options)
 
 
-def test_what_of_apaches_file_is_honoured(tmp_path: Path) -> None:
+def test_check_lists_the_effective_settings_of_apaches_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     result = check(file, "brokerName = b\nbrokerIP1=127.0.0.1\nbindAddress=127.0.0.1\nsampleSteps=7\nnoSuch=1\n")
     assert result.exit_code == 0, result.output
@@ -35,7 +35,7 @@ def test_what_of_apaches_file_is_honoured(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_where_a_command_is_wanted(tmp_path: Path) -> None:
+def test_the_error_suggests_check_for_a_file_without_a_command(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("brokerName=b\n")
     told = run("config", file)
@@ -43,7 +43,7 @@ def test_a_file_where_a_command_is_wanted(tmp_path: Path) -> None:
     assert "No such command" in run("config", "chek").output
 
 
-def test_whose_file_it_is(tmp_path: Path) -> None:
+def test_check_finds_the_part_that_a_file_belongs_to(tmp_path: Path) -> None:
     text = "listenPort=9877\nkvConfigPath=/x\nbindAddress=127.0.0.1\n"
     assert check(tmp_path / "n.conf", text).output.startswith("nameserver: 3 settings")
     told = check(tmp_path / "n.conf", text, "--part", "broker").output
@@ -65,13 +65,13 @@ def test_whose_file_it_is(tmp_path: Path) -> None:
         ("w.toml", "[broker]\nlisten_port = -1\n", "[broker] listen_port: found -1; allowed: a whole number from 0 to"),
     ],
 )
-def test_a_file_that_does_not_do(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_check_rejects_an_invalid_file(tmp_path: Path, name: str, text: str, told: str) -> None:
     result = check(tmp_path / name, text)
     assert result.exit_code == 1 and told in result.output
 
 
 @pytest.mark.parametrize("part", ["broker", "nameserver"])
-def test_a_part_does_not_start_with_one(tmp_path: Path, part: str) -> None:
+def test_a_part_does_not_start_with_an_invalid_file(tmp_path: Path, part: str) -> None:
     file = tmp_path / "x.conf"
     file.write_text("listenPort=many\n")
     result = run(part, "-c", file, "--home", tmp_path)
@@ -84,7 +84,7 @@ def test_the_schema_is_json() -> None:
     assert json.loads(run("config", "schema").output)["$defs"]["timer"]["properties"]["precision_ms"]["default"] == 1000
 
 
-def test_the_tables() -> None:
+def test_keys_prints_the_tables_of_settings() -> None:
     assert "| brokerRole | String | | ASYNC_MASTER | refused | |" in run("config", "keys").output
     assert "| `[timer]` | `precision_ms` |" in run("config", "keys", "--ours").output
     assert "| kvConfigPath |" in run("config", "keys", "--part", "nameserver").output

@@ -41,7 +41,7 @@ def run(stack: Stack) -> Run:
     return made
 
 
-def test_all_is_well(run: Run) -> None:
+def test_a_good_run_has_no_problems(run: Run) -> None:
     assert run.problems() == []
     assert "2 of 2 messages arrived" in summary(run, [])[0]
     assert "2 turns" in summary(run, [])[2]
@@ -56,18 +56,20 @@ def test_all_is_well(run: Run) -> None:
         (2, [DUE + 8000], "the message of 9 s was cancelled and arrived"),
     ],
 )
-def test_a_message_that_went_wrong(run: Run, index: int, arrivals_ms: list[int], told: str) -> None:
+def test_a_missing_repeated_or_early_message_is_a_problem(
+    run: Run, index: int, arrivals_ms: list[int], told: str
+) -> None:
     run.planned[index].arrivals_ms = arrivals_ms
     assert run.problems() == [told]
     assert summary(run, run.problems()) == [f"PROBLEM: {told}"]
 
 
-def test_a_cancel_that_did_not_cancel(run: Run) -> None:
+def test_a_failed_cancel_is_a_problem(run: Run) -> None:
     run.cancel_result = CancelResult.NOT_FOUND
     assert run.problems() == ["the cancel was answered by not found"]
 
 
-def test_a_pipeline_that_made_no_turn(run: Run) -> None:
+def test_a_pipeline_without_a_turn_is_a_problem(run: Run) -> None:
     run.note(metrics(3))
     assert run.problems() == ["the pipeline made no turn within 60 s of the last message"]
 
@@ -85,7 +87,7 @@ class StackOfMetrics(Stack):
 
 
 @pytest.mark.parametrize(("turns", "problems"), [([3, 4], 0), ([3], 1)])
-def test_a_first_turn_is_waited_for(run: Run, tmp_path: Path, turns: list[int], problems: int) -> None:
+def test_the_demo_waits_for_the_first_turn(run: Run, tmp_path: Path, turns: list[int], problems: int) -> None:
     clock = ManualClock()
     waiting = Run(StackOfMetrics(tmp_path, clock, turns), clock)
     waiting.planned, waiting.cancel_result, waiting.turns_before = run.planned, run.cancel_result, 3
@@ -94,7 +96,9 @@ def test_a_first_turn_is_waited_for(run: Run, tmp_path: Path, turns: list[int], 
     assert not waiting.awaits_turn
 
 
-def test_it_is_told_that_a_turn_is_waited_for(run: Run, stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_view_shows_once_that_the_demo_waits_for_a_turn(
+    run: Run, stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
     run.awaits_turn = True
     view = PlainView(run, stack, [])
     view.update()
@@ -102,7 +106,7 @@ def test_it_is_told_that_a_turn_is_waited_for(run: Run, stack: Stack, capsys: py
     assert capsys.readouterr().out.count("first turn of the pipeline is waited for, up to 60 s") == 1
 
 
-def test_outcomes() -> None:
+def test_each_message_has_an_outcome() -> None:
     waiting = Planned(1000, DUE, "a")
     assert (outcome(waiting, DUE - 1), outcome(waiting, DUE)) == ("waits", "overdue")
     assert outcome(Planned(1000, DUE, "a", arrivals_ms=[DUE]), DUE) == "arrived"
@@ -110,7 +114,7 @@ def test_outcomes() -> None:
     assert outcome(Planned(1000, DUE, "a", is_cancelled=True), DUE) == "cancelled"
 
 
-def test_the_parts_and_their_states(run: Run, stack: Stack) -> None:
+def test_the_view_shows_the_state_of_each_part(run: Run, stack: Stack) -> None:
     run.metrics = None
     assert [state for _, state in parts(run, stack)] == ["starting", "starting", "down, 0 turns so far", "starting"]
     run.note(metrics(7))

@@ -22,58 +22,58 @@ def log_file(tmp_path: Path) -> Path:
     return path
 
 
-def dumped(*words: object) -> Result:
+def dump(*words: object) -> Result:
     return CliRunner().invoke(main, ["dump", *map(str, words)])
 
 
-def test_as_text(log_file: Path) -> None:
-    lines = dumped(log_file).output.splitlines()
+def test_a_log_file_is_printed_as_text(log_file: Path) -> None:
+    lines = dump(log_file).output.splitlines()
     assert len(lines) == 3 and lines[0].split()[0] == "0" and "body='first'" in lines[0]
 
 
-def test_a_part_as_json(log_file: Path) -> None:
-    rows = [json.loads(line) for line in dumped(log_file, "--json").output.splitlines()]
+def test_a_part_of_a_log_file_is_printed_as_json(log_file: Path) -> None:
+    rows = [json.loads(line) for line in dump(log_file, "--json").output.splitlines()]
     assert [row["body"] for row in rows] == ["first", "second", "third"]
-    part = dumped(log_file, "--json", "--after", rows[0]["at"], "--limit", 1)
+    part = dump(log_file, "--json", "--after", rows[0]["at"], "--limit", 1)
     assert json.loads(part.output) == rows[1]
 
 
-def test_what_it_cannot_print(tmp_path: Path) -> None:
+def test_an_unknown_or_empty_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("x")
-    result = dumped(tmp_path / "notes")
+    result = dump(tmp_path / "notes")
     assert result.exit_code == 1 and "is no file of a store that can be shown" in result.output
     (tmp_path / "checkpoint").touch()
-    assert "it is empty" in dumped(tmp_path / "checkpoint").stderr
-    assert dumped(tmp_path / "checkpoint").stdout == ""
+    assert "it is empty" in dump(tmp_path / "checkpoint").stderr
+    assert dump(tmp_path / "checkpoint").stdout == ""
 
 
-def test_a_log_file_without_a_record(tmp_path: Path) -> None:
+def test_a_log_file_without_records_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "commitlog" / f"{0:020}"
     path.parent.mkdir()
     path.write_bytes(bytes(4096))
-    assert "it is empty" in dumped(path).stderr
-    assert "nothing stands behind 7" in dumped(path, "--after", 7, "--json").stderr
+    assert "it is empty" in dump(path).stderr
+    assert "nothing stands behind 7" in dump(path, "--after", 7, "--json").stderr
 
 
-def test_the_counts_of_the_timer(tmp_path: Path) -> None:
+def test_the_timer_metrics_are_printed(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path) as harness:
         harness.send("T", delay_ms=20_000)
         harness.stop()
-    [row] = [json.loads(line) for line in dumped(tmp_path / "config" / "timermetrics", "--json").output.splitlines()]
+    [row] = [json.loads(line) for line in dump(tmp_path / "config" / "timermetrics", "--json").output.splitlines()]
     assert row["timingCount"]["T"]["count"] == 1
 
 
 @pytest.mark.parametrize(
     "name", ["checkpoint", "config/timermark", "config/timerdone", "config/snapshot", "index/20261121080000250"]
 )
-def test_a_file_that_is_cut_short(tmp_path: Path, name: str) -> None:
+def test_a_truncated_file_is_reported(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(b"x" * 10)
-    result = dumped(tmp_path / name)
+    result = dump(tmp_path / name)
     assert result.exit_code == 1 and "is cut short" in result.output
 
 
-def test_a_snapshot(tmp_path: Path) -> None:
+def test_a_snapshot_is_printed(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, clean_resource_interval_ms=1000) as harness:
         harness.send("T", properties={"delayInSeconds": "1"})
         harness.send("T", delay_ms=500)
@@ -81,7 +81,7 @@ def test_a_snapshot(tmp_path: Path) -> None:
         end = harness.broker.store.log.end
         harness.stop()
     path = tmp_path / "config" / "snapshot"
-    head, *rows = [json.loads(line) for line in dumped(path, "--json").output.splitlines()]
+    head, *rows = [json.loads(line) for line in dump(path, "--json").output.splitlines()]
     assert (head["log_position"], head["queues"]) == (end, 2)
     ends = {(row["topic"], row["queue_id"]): row["end_queue_offset"] for row in rows[:-1]}
     assert ends == {("T", 0): 2, ("rmq_sys_wheel_timer", 0): 1}
@@ -91,4 +91,4 @@ def test_a_snapshot(tmp_path: Path) -> None:
         assert raw[at : at + len(row["topic"])].decode() == row["topic"]
     assert rows[-1] == {"at": len(raw) - SNAPSHOT_BLOCK.size, "block_gone": 1, "log_position": end}
     path.write_bytes(path.read_bytes()[:-1])
-    assert "checksum is wrong" in dumped(path).output
+    assert "checksum is wrong" in dump(path).output

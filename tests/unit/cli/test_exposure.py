@@ -21,28 +21,28 @@ from wheelmq.system.clock import SystemClock
     ("host", "expected"),
     [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
 )
-def test_loopback(host: str, expected: bool) -> None:
+def test_loopback_addresses_are_recognized(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
     assert Listener("broker", host, 1).is_exposed is not expected
 
 
-def test_nothing_is_exposed() -> None:
+def test_loopback_listeners_cause_no_warning() -> None:
     assert warnings(Listener("name server", "127.0.0.1", 9876), Listener("broker", "127.0.0.1", 10911)) == []
 
 
-def test_an_exposed_broker_with_a_name_server_on_loopback() -> None:
+def test_a_warning_names_a_name_server_that_clients_cannot_reach() -> None:
     first, second = warnings(Listener("name server", "127.0.0.1", 9876), Listener("broker", "0.0.0.0", 10911))
     assert "name server on 127.0.0.1:9876" in first and "--namesrv-host 0.0.0.0" in first
     assert "can connect to: broker 0.0.0.0:10911 (all addresses of this machine). There is no TLS" in second
 
 
-def test_both_are_exposed() -> None:
+def test_a_warning_names_all_exposed_listeners() -> None:
     [text] = warnings(Listener("name server", "0.0.0.0", 9876), Listener("broker", "0.0.0.0", 10911))
     assert "name server 0.0.0.0:9876 (all addresses of this machine), broker 0.0.0.0:10911" in text
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "::", "::1"])
-def test_one_address_alone_is_not_reached_by_the_other_parts(tmp_path: Path, host: str) -> None:
+def test_a_broker_on_one_other_address_fails_the_start(tmp_path: Path, host: str) -> None:
     assert not Listener("broker", host, 10911).is_local
     stack = Stack(StackSettings(home=tmp_path, with_pipeline=False), clock=SystemClock(), tell=lambda text: None)
     stack.broker._on_event({"event": "listening", "address": f"{host}:10911", "listen_host": host})
@@ -89,16 +89,16 @@ def test_a_warning_of_a_part_is_printed(tmp_path: Path) -> None:
     assert printed == ["broker: WARNING: the disk is full"]
 
 
-def test_a_part_that_dies_shows_the_end_of_its_log(tmp_path: Path) -> None:
+def test_the_end_of_the_log_of_a_dead_part_is_printed(tmp_path: Path) -> None:
     async def scenario() -> list[str]:
         printed: list[str] = []
         died = asyncio.Event()
 
-        def tell(text: str) -> None:
+        def on_text(text: str) -> None:
             printed.append(text)
             died.set()
 
-        stack = Stack(StackSettings(home=tmp_path, with_pipeline=False), clock=SystemClock(), tell=tell)
+        stack = Stack(StackSettings(home=tmp_path, with_pipeline=False), clock=SystemClock(), tell=on_text)
         stack.broker.log_path.parent.mkdir(parents=True)
         stack.broker.log_path.write_text("a line of an earlier process\n")
         script = "echo 'Traceback' >&2; echo 'ModuleNotFoundError: No module named x' >&2; exit 1"
@@ -135,7 +135,7 @@ def test_a_broker_that_registers_another_address_is_ready(tmp_path: Path, monkey
     assert stack.broker_address.startswith("127.0.0.1:")
 
 
-def test_a_pipeline_that_dies_shows_the_end_of_its_log(tmp_path: Path) -> None:
+def test_the_end_of_the_log_of_a_dead_pipeline_is_printed(tmp_path: Path) -> None:
     printed: list[str] = []
     stack = Stack(StackSettings(home=tmp_path), clock=SystemClock(), tell=printed.append)
     assert stack.pipeline is not None

@@ -87,11 +87,11 @@ def counts(hooks: Hooks) -> tuple[int, int, int, int]:
         ("only_orders", (0, 0, 0, 1)),
     ],
 )
-def test_an_object_is_each_kind_that_it_has_methods_of(module: str, path: str, found: tuple[int, ...]) -> None:
+def test_an_object_becomes_each_hook_whose_methods_it_has(module: str, path: str, found: tuple[int, ...]) -> None:
     assert counts(load_hooks((f"{module}:{path}",))) == found
 
 
-def test_a_broker_calls_them_in_order(module: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_calls_hooks_in_order(module: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     hooks = load_hooks((f"{module}:Both", f"{module}:only_orders"))
     assert f"hook {module}:Both is registered: RPC hook, send hook" in caplog.messages
@@ -124,7 +124,7 @@ CASES: list[tuple[Callable[[str], str], str]] = [
 
 
 @pytest.mark.parametrize(("name_of", "told"), CASES)
-def test_a_bad_name_is_refused_with_the_remedy(module: str, name_of: Callable[[str], str], told: str) -> None:
+def test_the_error_of_a_bad_hook_names_a_remedy(module: str, name_of: Callable[[str], str], told: str) -> None:
     name = name_of(module)
     with pytest.raises(CannotStart) as refused:
         load_hooks((f"{module}:Both", name))
@@ -135,7 +135,7 @@ def run(command: str, home: Path, *words: str) -> Result:
     return CliRunner().invoke(main, [command, "--home", str(home), *words])
 
 
-def test_nothing_starts_with_a_bad_hook(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_do_not_start_with_a_bad_hook(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_module, "_fast_runner", asyncio.Runner)
     monkeypatch.setattr(part_module.logging, "basicConfig", lambda **named: None)
     home = tmp_path / "home"
@@ -145,13 +145,13 @@ def test_nothing_starts_with_a_bad_hook(module: str, tmp_path: Path, monkeypatch
     assert not home.exists()
 
 
-def test_up_hands_them_to_the_broker(tmp_path: Path) -> None:
+def test_up_passes_hooks_to_the_broker_command(tmp_path: Path) -> None:
     settings = StackSettings(home=tmp_path, with_pipeline=False, hooks=("audit:Audit", "audit:only_orders"))
     command = Stack(settings, clock=SystemClock(), tell=lambda text: None)._broker_command()
     assert command[-4:] == ["--hook", "audit:Audit", "--hook", "audit:only_orders"]
 
 
-def test_the_broker_s_process_gets_them(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_broker_process_loads_the_hooks(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Hooks] = []
 
     class App:

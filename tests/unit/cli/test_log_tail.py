@@ -7,7 +7,7 @@ from pathlib import Path
 from wheelmq.cli.log_tail import LINE_CHARS_MAX, LINES_MAX, READ_BYTES, last_lines, tail_text
 
 
-def test_the_last_lines_of_the_current_process(tmp_path: Path) -> None:
+def test_the_last_lines_of_the_current_process_are_read(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("before\n")
     start = path.stat().st_size
@@ -18,13 +18,13 @@ def test_the_last_lines_of_the_current_process(tmp_path: Path) -> None:
     assert tail_text(path, start).splitlines()[1:3] == [f"    the end of {path}:", "    | line 14"]
 
 
-def test_a_log_that_was_replaced_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_replaced_log_is_read_from_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("new\n")
     assert last_lines(path, 1000) == ["new"]
 
 
-def test_a_log_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_log_has_no_lines(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "log") == []
 
 

@@ -46,7 +46,7 @@ def run(folder: Path, script: str, scenario: Callable[[Watched], Awaitable[None]
     return asyncio.run(whole())
 
 
-def test_events_are_heard_and_other_lines_are_logged(tmp_path: Path) -> None:
+def test_events_are_reported_and_other_lines_are_logged(tmp_path: Path) -> None:
     async def scenario(watched: Watched) -> None:
         await until(lambda: len(watched.events) == 1)
 
@@ -56,7 +56,7 @@ def test_events_are_heard_and_other_lines_are_logged(tmp_path: Path) -> None:
     assert watched.deaths == []
 
 
-def test_a_child_that_dies_is_started_again_at_once_then_after_pauses(
+def test_a_dead_child_is_restarted_at_once_and_then_after_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BACKOFF_S", (0.0, 0.01, 0.02))
@@ -77,7 +77,7 @@ def test_a_child_that_dies_is_started_again_at_once_then_after_pauses(
     assert watched.child.failure is None
 
 
-def test_a_child_that_cannot_start_is_given_up_with_its_own_words(tmp_path: Path) -> None:
+def test_a_child_that_cannot_start_is_not_restarted(tmp_path: Path) -> None:
     async def scenario(watched: Watched) -> None:
         await watched.child.failed.wait()
 
@@ -87,7 +87,7 @@ def test_a_child_that_cannot_start_is_given_up_with_its_own_words(tmp_path: Path
     assert watched.child.deaths == 1
 
 
-def test_a_child_that_never_comes_up_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_never_comes_up_has_limited_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BACKOFF_S", (0.0,))
 
     async def scenario(watched: Watched) -> None:
@@ -97,7 +97,7 @@ def test_a_child_that_never_comes_up_is_given_up(tmp_path: Path, monkeypatch: py
     assert (watched.child.failure, watched.child.deaths) == ("it ended with code 3", module.DEATHS_MAX)
 
 
-def test_a_command_that_is_not_there_is_given_up(tmp_path: Path) -> None:
+def test_a_missing_command_is_a_failure(tmp_path: Path) -> None:
     async def scenario() -> None:
         watched = Watched(tmp_path, "")
         watched.child.command = (str(tmp_path / "absent"),)
@@ -109,7 +109,7 @@ def test_a_command_that_is_not_there_is_given_up(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_stop_is_by_sigterm_and_in_the_end_by_sigkill(tmp_path: Path) -> None:
+def test_a_stop_sends_sigterm_and_then_sigkill(tmp_path: Path) -> None:
     async def scenario() -> None:
         polite = Watched(tmp_path, f"trap 'exit 0' TERM; {READY}; while :; do sleep 0.05; done")
         stubborn = Watched(tmp_path, f"trap '' TERM; {READY}; while :; do sleep 0.05; done")
@@ -122,7 +122,7 @@ def test_a_stop_is_by_sigterm_and_in_the_end_by_sigkill(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_child_sees_the_end_of_its_standard_input_when_we_are_gone(tmp_path: Path) -> None:
+def test_the_death_of_the_parent_closes_the_input_of_a_child(tmp_path: Path) -> None:
     async def scenario(watched: Watched) -> None:
         await until(lambda: len(watched.events) == 1)
         process = watched.child._process
@@ -134,7 +134,7 @@ def test_a_child_sees_the_end_of_its_standard_input_when_we_are_gone(tmp_path: P
     assert watched.events[1] == {"event": "alone"}
 
 
-def test_a_stop_while_it_waits_to_start_again_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_during_the_pause_prevents_the_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BACKOFF_S", (60.0,))
 
     async def scenario(watched: Watched) -> None:
@@ -144,15 +144,13 @@ def test_a_stop_while_it_waits_to_start_again_starts_nothing(tmp_path: Path, mon
     assert watched.child.deaths == 1
 
 
-def test_ends_in_words() -> None:
+def test_the_end_of_a_process_is_described() -> None:
     assert end_text(3) == "it ended with code 3"
     assert end_text(-9) == "it was ended by SIGKILL"
     assert end_text(-250) == "it was ended by signal 250"
 
 
-def test_the_log_of_a_child_that_says_much_stays_within_its_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_of_a_verbose_child_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOG_LOOK_S", 0.01)
     monkeypatch.setattr(module, "bound", lambda path: bound(path, 10_000))
 
@@ -169,7 +167,7 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full, a fi
 
 
 @needs_full
-def test_a_child_that_hangs_is_killed_although_its_log_is_on_a_full_disk(tmp_path: Path) -> None:
+def test_a_hanging_child_is_killed_although_its_log_disk_is_full(tmp_path: Path) -> None:
     async def scenario(watched: Watched) -> None:
         await until(lambda: len(watched.events) == 1)
         watched.child.end_process("it hangs")
@@ -181,7 +179,7 @@ def test_a_child_that_hangs_is_killed_although_its_log_is_on_a_full_disk(tmp_pat
     assert watched.deaths == [("it was ended by SIGKILL: it hangs", 0.0)]
 
 
-def test_a_child_is_started_again_although_its_death_cannot_be_printed(tmp_path: Path) -> None:
+def test_a_child_is_restarted_although_its_death_cannot_be_printed(tmp_path: Path) -> None:
     """The terminal of `wheelmq up` may be a file on a full disk."""
 
     def fail(*_: object) -> None:

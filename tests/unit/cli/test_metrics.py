@@ -16,7 +16,7 @@ def metrics(harness: BrokerHarness) -> dict[str, Any]:
     return found
 
 
-def test_a_broker_without_a_pipeline(harness: BrokerHarness) -> None:
+def test_metrics_of_a_broker_without_a_pipeline(harness: BrokerHarness) -> None:
     found = metrics(harness)
     assert found["takes_sends"] is True
     assert found["refusal"] is None
@@ -26,7 +26,7 @@ def test_a_broker_without_a_pipeline(harness: BrokerHarness) -> None:
     assert found["timers"]["pending"] == 0
 
 
-def test_what_waits_and_what_is_out(harness: BrokerHarness) -> None:
+def test_metrics_count_pending_and_released_messages(harness: BrokerHarness) -> None:
     harness.send("T", delay_ms=500)
     harness.send("T", delay_ms=10_000)
     assert metrics(harness)["timers"]["pending"] == 2
@@ -35,7 +35,7 @@ def test_what_waits_and_what_is_out(harness: BrokerHarness) -> None:
     assert (found["pending"], found["armed_by"]["near_lane"], found["released"]["released"]) == (1, 1, 1)
 
 
-def test_a_pipeline_turns_once_it_has_asked_for_a_plan_under_its_lease(harness: BrokerHarness) -> None:
+def test_a_pipeline_is_turning_after_its_first_plan_request(harness: BrokerHarness) -> None:
     harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p", holderId="secret")
     found = metrics(harness)["pipeline"]
     assert (found["holder"], found["is_held"], found["is_turning"]) == ("p", True, False)
@@ -46,7 +46,7 @@ def test_a_pipeline_turns_once_it_has_asked_for_a_plan_under_its_lease(harness: 
     assert metrics(harness)["pipeline"]["is_turning"] is False  # a new lease without a request for a plan
 
 
-def test_a_lease_that_is_not_renewed_turns_no_more(harness: BrokerHarness) -> None:
+def test_a_pipeline_with_an_expired_lease_is_not_turning(harness: BrokerHarness) -> None:
     harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p", holderId="secret")
     harness.submit(_plan(metrics(harness)["pipeline"]["epoch"]))
     harness.advance(6000)
@@ -54,7 +54,7 @@ def test_a_lease_that_is_not_renewed_turns_no_more(harness: BrokerHarness) -> No
     assert (found["is_held"], found["is_turning"]) == (False, False)
 
 
-def test_turns_and_who_armed(harness: BrokerHarness) -> None:
+def test_metrics_count_turns_and_armed_messages(harness: BrokerHarness) -> None:
     model = PipelineModel(harness)
     harness.send("T", delay_ms=4000)
     harness.advance(1500)
@@ -65,14 +65,14 @@ def test_turns_and_who_armed(harness: BrokerHarness) -> None:
     assert found["timers"]["armed_by"]["pipeline"] == 1
 
 
-def test_what_the_shell_counts(harness: BrokerHarness) -> None:
+def test_metrics_contain_the_counts_of_the_shell(harness: BrokerHarness) -> None:
     assert metrics(harness)["shell"] == {}  # the harness has no sockets
     counts = {"connections": 2, "bad_frames": 3, "slow_frames": 4, "failed_ticks": 5}
     harness.broker.shell_figures = lambda: counts
     assert metrics(harness)["shell"] == counts
 
 
-def test_a_broker_that_refuses_sends_says_why(harness: BrokerHarness) -> None:
+def test_metrics_contain_the_reason_for_rejected_sends(harness: BrokerHarness) -> None:
     harness.broker.reject_sends("the disk is full")
     found = metrics(harness)
     assert (found["takes_sends"], found["refusal"]) == (False, "the disk is full")

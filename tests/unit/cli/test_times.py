@@ -38,23 +38,23 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         ("0.1ms", 0),
     ],
 )
-def test_durations(text: str, ms: int) -> None:
+def test_durations_are_parsed(text: str, ms: int) -> None:
     assert parse_duration(text) == ms
 
 
 @pytest.mark.parametrize("text", ["10", "1.5", ""])
-def test_a_number_alone_has_no_unit(text: str) -> None:
+def test_a_duration_without_a_unit_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="unit" if text else "write"):
         parse_duration(text)
 
 
-def test_a_negative_duration_is_told_to_be_one() -> None:
+def test_a_negative_duration_is_rejected() -> None:
     with pytest.raises(ValueError, match="negative"):
         parse_duration("-5s")
 
 
 @pytest.mark.parametrize("text", ["5 s", "s", "10x", "1h-3m", "１０s", "1e3s", "10s junk"])
-def test_what_is_no_duration_is_told_what_to_write(text: str) -> None:
+def test_the_error_of_an_invalid_duration_names_the_format(text: str) -> None:
     with pytest.raises(ValueError, match="write"):
         parse_duration(text)
 
@@ -71,7 +71,7 @@ def test_what_is_no_duration_is_told_what_to_write(text: str) -> None:
         ("+1h30m", 5_400_000),
     ],
 )
-def test_times(text: str, ms: int) -> None:
+def test_times_are_parsed(text: str, ms: int) -> None:
     assert parse_time(text, NOW) == NOW + ms
 
 
@@ -94,7 +94,7 @@ def test_times_are_printed_in_the_local_zone(zone: str) -> None:
 @pytest.mark.parametrize(
     "text", ["tomorrow", "", "2027-13-01", "10:30", "+", "+5", "1800000000000", "0001-01-01T00:00"]
 )
-def test_what_is_no_time_is_told_what_to_write(text: str) -> None:
+def test_the_error_of_an_invalid_time_names_the_format(text: str) -> None:
     with pytest.raises(ValueError, match="write"):
         parse_time(text, NOW)
 
@@ -139,5 +139,5 @@ def test_durations_are_printed_short(ms: int, text: str) -> None:
         (259_199_400, "3d"),
     ],
 )
-def test_what_is_left_is_rounded(ms: int, text: str) -> None:
+def test_remaining_times_are_rounded(ms: int, text: str) -> None:
     assert remaining_text(ms) == text
