@@ -288,7 +288,7 @@ def run_handover(folder: Path, first: str, end: str) -> None:
                 check_mqadmin(names.address, broker.address)
             broker.end(end == "killed")
         assert pending_keys(store) == Counter([filled.far_key])
-        if first == "ours" or end == "stopped":  # a killed broker delivers again (FINDINGS.md)
+        if first == "ours" or end == "stopped":  # Apache repeats deliveries of a killed broker (FINDINGS.md)
             with BROKERS[first](folder / "first", store, names.address, port) as broker:
                 asyncio.run(check_return(names.address, filled))
                 broker.end(False)

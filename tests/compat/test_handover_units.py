@@ -1,8 +1,8 @@
 """Apache RocketMQ delivers from a timer log whose units carry details, and hands the store back.
 
 WheelMQ parks and indexes messages, so that every unit of the timer log has a detail in its 8 reserved bytes. It stops
-or is killed. Apache RocketMQ opens the store and delivers every pending message once, those that roll too. WheelMQ then
-has the store again and delivers nothing twice. `make compat` does this with each version and each end.
+or is killed. Apache RocketMQ opens the store and delivers every pending message once, also those that roll. WheelMQ
+then opens the store again and delivers no message twice. `make compat` does this with each version and each end.
 """
 
 from __future__ import annotations

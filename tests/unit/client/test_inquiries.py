@@ -24,7 +24,7 @@ def member_connection(running: Servers, group: str = "G") -> Any:
     return client.connection
 
 
-async def ask_member(running: Servers, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> Command:
+async def ask(running: Servers, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> Command:
     """Send a request from the broker to its only member. Returns the answer."""
     assert running.app.broker is not None
     future: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
@@ -67,13 +67,13 @@ def test_a_reset_restarts_queues_at_the_new_offsets(servers: Start, orderly: boo
                 header = client_calls.ResetOffsetHeader(topic="T", group="G", timestamp=0)
                 table = queue_tables.write(offsetTable={QUEUE: 2})
                 code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-                assert (await ask_member(running, code, headers.write(header), table)).code == ResponseCode.SUCCESS
+                assert (await ask(running, code, headers.write(header), table)).code == ResponseCode.SUCCESS
                 await until(lambda: len(seen) == 6)
                 assert seen == [b"0", b"1", b"2", b"3", b"2", b"3"]
                 other = client_calls.ResetOffsetHeader(topic="T", group="other", timestamp=0)
-                assert (await ask_member(running, code, headers.write(other), table)).code == ResponseCode.SYSTEM_ERROR
+                assert (await ask(running, code, headers.write(other), table)).code == ResponseCode.SYSTEM_ERROR
                 pairs = b'{"offsetTable":[[{"topic":"T","brokerName":"broker-a","queueId":0},3]]}'
-                await ask_member(running, code, headers.write(header), pairs)
+                await ask(running, code, headers.write(header), pairs)
                 await until(lambda: len(seen) == 7)
                 await wait_for_queues(one)
             assert running.app.broker is not None
@@ -93,7 +93,7 @@ def test_a_member_reports_its_offset_per_queue(servers: Start) -> None:
                 await wait_for_queues(one)
                 header = client_calls.ConsumerStatusHeader(topic="T", group="G")
                 code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-                answer = await ask_member(running, code, headers.write(header))
+                answer = await ask(running, code, headers.write(header))
                 table = bodies.read(answer.body, dict[str, dict[str, int]])["messageQueueTable"]
                 assert sorted(queue_tables.by_queue(table).items(), key=str) == sorted(
                     [(queue, 3 if queue == QUEUE else 0) for queue in one.queues if queue.topic == "T"], key=str
@@ -111,13 +111,13 @@ def test_a_pull_consumer_reports_its_running_information(servers: Start) -> None
                 await wait_for_queues(one)
                 await until(lambda: one._group.held[QUEUE].in_hand == (1, 0, 0))
                 header = client_calls.RunningInfoHeader(consumer_group="G")
-                answer = await ask_member(running, RequestCode.GET_CONSUMER_RUNNING_INFO, headers.write(header))
+                answer = await ask(running, RequestCode.GET_CONSUMER_RUNNING_INFO, headers.write(header))
                 info = bodies.read(answer.body, client_calls.RunningInfo)
                 assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
                 progress = queue_tables.by_queue(info.mq_table)[QUEUE]
                 assert (progress.cached_msg_count, progress.commit_offset) == (1, 0)
                 consume = client_calls.ConsumeDirectlyHeader(consumer_group="G")
-                answer = await ask_member(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, headers.write(consume))
+                answer = await ask(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, headers.write(consume))
                 assert answer.code == ResponseCode.SYSTEM_ERROR
 
     asyncio.run(scenario())
@@ -142,11 +142,11 @@ def test_a_consumer_consumes_a_message_on_demand(servers: Start) -> None:
                 header = headers.write(client_calls.ConsumeDirectlyHeader(consumer_group="G", broker_name="broker-a"))
                 results = []
                 for record in records:
-                    answer = await ask_member(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record)
+                    answer = await ask(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record)
                     results.append(bodies.read(answer.body, client_calls.DirectlyConsumed))
                 assert [one.consume_result for one in results] == ["CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"]
                 assert results[2].remark == "RuntimeError: no"
-                answer = await ask_member(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, b"no record")
+                answer = await ask(running, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, b"no record")
                 assert answer.code == ResponseCode.SYSTEM_ERROR and "RecordError" in (answer.remark or "")
 
     asyncio.run(scenario())
@@ -160,9 +160,9 @@ def test_a_consumer_rejects_unknown_and_malformed_requests(servers: Start, monke
             await producer.send("T", b"x")
             async with consumer(running, []) as one:
                 await wait_for_queues(one)
-                answer = await ask_member(running, RequestCode.GET_CLIENT_CONFIG, {})
+                answer = await ask(running, RequestCode.GET_CLIENT_CONFIG, {})
                 assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-                answer = await ask_member(running, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {})
+                answer = await ask(running, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {})
                 assert answer.code == ResponseCode.SYSTEM_ERROR and "HeaderError" in (answer.remark or "")
 
     asyncio.run(scenario())

@@ -202,7 +202,7 @@ def test_a_consumer_may_start_before_its_topic_exists(servers: Start, monkeypatc
 
 
 @pytest.mark.parametrize(("start_from", "expected"), [(StartFrom.FIRST, [b"new", b"old"]), (StartFrom.LAST, [b"new"])])
-def test_a_new_group_starts_at_the_chosen_offset(servers: Start, start_from: StartFrom, expected: list[bytes]) -> None:
+def test_start_from_applies_to_a_new_group(servers: Start, start_from: StartFrom, expected: list[bytes]) -> None:
     """The client chooses only if the first messages of a queue are removed. The test imitates such a queue."""
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The connection below the client: what happens when a call is cancelled or a server goes."""
+"""The connection below the client: cancelled calls, and servers that stop or fall silent."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def exchange(port: int, request: bytes) -> bytes:
         writer.close()
 
 
-def request_answer(harness: BrokerHarness, request: str) -> tuple[str, dict[str, str], bytes]:
+def get_answer(harness: BrokerHarness, request: str) -> tuple[str, dict[str, str], bytes]:
     """Send a request in which | marks the end of a line. Returns status, headers and body of the answer."""
     raw = run_with_dashboard(harness, lambda port: exchange(port, request.replace("|", "\r\n").encode()))
     head, _, body = raw.partition(b"\r\n\r\n")
@@ -62,7 +62,7 @@ HOST = "Host: 127.0.0.1:1|"
 
 
 def test_the_page_allows_only_its_own_script_and_style(harness: BrokerHarness) -> None:
-    status, headers, body = request_answer(harness, f"GET / HTTP/1.1|{HOST}|")
+    status, headers, body = get_answer(harness, f"GET / HTTP/1.1|{HOST}|")
     assert (status, headers["Content-Type"]) == ("200 OK", "text/html; charset=utf-8")
     assert int(headers["Content-Length"]) == len(body)
     policy = headers["Content-Security-Policy"]
@@ -77,7 +77,7 @@ def test_the_page_allows_only_its_own_script_and_style(harness: BrokerHarness) -
 
 def test_the_server_returns_the_figures_as_json(harness: BrokerHarness) -> None:
     harness.send("T", delay_ms=9000)
-    status, headers, body = request_answer(harness, "GET /figures.json?x=1 HTTP/1.1|Host: localhost:8080|Accept: */*||")
+    status, headers, body = get_answer(harness, "GET /figures.json?x=1 HTTP/1.1|Host: localhost:8080|Accept: */*||")
     assert (status, headers["Content-Type"]) == ("200 OK", "application/json")
     found = msgspec.json.decode(body)
     assert found["problem"] == "" and found["figures"]["overview"]["waiting"]["timer"] == 1
@@ -101,13 +101,13 @@ def test_the_server_returns_the_figures_as_json(harness: BrokerHarness) -> None:
     ],
 )
 def test_the_server_rejects_invalid_requests(harness: BrokerHarness, request_text: str, status: str) -> None:
-    found, headers, body = request_answer(harness, request_text)
+    found, headers, body = get_answer(harness, request_text)
     assert found == status and len(body) < 100
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_a_head_request_returns_no_body(harness: BrokerHarness) -> None:
-    status, headers, body = request_answer(harness, f"HEAD / HTTP/1.1|{HOST}|")
+    status, headers, body = get_answer(harness, f"HEAD / HTTP/1.1|{HOST}|")
     assert (status, body) == ("200 OK", b"") and int(headers["Content-Length"]) > 1000
 
 
@@ -144,7 +144,7 @@ def test_silent_clients_do_not_block_others(harness: BrokerHarness, monkeypatch:
 
 @pytest.mark.parametrize("header", ["Host : evil|", " Host: evil|", ": evil|", "Accept : x|", "no colon|"])
 def test_a_header_with_an_invalid_name_is_rejected(harness: BrokerHarness, header: str) -> None:
-    status, _, _ = request_answer(harness, f"GET / HTTP/1.1|{header}{HOST}|")
+    status, _, _ = get_answer(harness, f"GET / HTTP/1.1|{header}{HOST}|")
     assert status == "400 Bad Request"
 
 
