@@ -119,11 +119,11 @@ class Fleet:
         return member
 
     def start_pipeline(self, brokers: list[str], name: str = "fleet", **options: Any) -> Pipeline:
-        def tell(text: str) -> None:
+        def on_text(text: str) -> None:
             self.heard.append(f"{name} {text}")
             self._event(f"{name} {text}")
 
-        pipeline = Pipeline(brokers, self.home / f"logs-{name}", self._failpoint_log, tell, name=name, **options)
+        pipeline = Pipeline(brokers, self.home / f"logs-{name}", self._failpoint_log, on_text, name=name, **options)
         self.pipelines.append(pipeline)
         pipeline.start()
         return pipeline

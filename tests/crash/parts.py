@@ -136,7 +136,7 @@ class Pipeline:
         os.environ[LOG_VARIABLE] = str(failpoint_log)
         os.environ.setdefault("WHEELMQ_JAVA_CACHE", "use")
         self.supervisor = PipelineSupervisor(
-            brokers, log_dir, clock=SystemClock(), on_change=self._heard, name=name, **options
+            brokers, log_dir, clock=SystemClock(), on_change=self._on_supervisor_text, name=name, **options
         )
         self.armed: tuple[str, int] | None = None
         """The failpoint of the running driver."""
@@ -147,7 +147,7 @@ class Pipeline:
         """The roles of all processes seen so far, by process id."""
         self._processes: dict[int, psutil.Process] = {}
 
-    def _heard(self, text: str) -> None:
+    def _on_supervisor_text(self, text: str) -> None:
         if self.supervisor.child.deaths > self._deaths:
             self._deaths = self.supervisor.child.deaths
             self.arm(self._line.popleft() if self._line else None)
@@ -177,14 +177,14 @@ class Pipeline:
 
     async def kill(self) -> None:
         """Kill all its processes. It stays away until `start`."""
-        self.look()
+        self.find_processes()
         self.supervisor.child.kill()
         for pid in self.left_over():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         await self.supervisor.stop()
 
-    def look(self) -> dict[Role, list[int]]:
+    def find_processes(self) -> dict[Role, list[int]]:
         """Return the running processes, by role."""
         found: dict[Role, list[int]] = {role: [] for role in Role}
         pid = self.driver_pid
@@ -207,7 +207,7 @@ class Pipeline:
 
     def left_over(self) -> list[int]:
         """Return the running processes that are or were below a driver."""
-        return [pid for pids in self.look().values() for pid in pids]
+        return [pid for pids in self.find_processes().values() for pid in pids]
 
 
 def role_of(process: psutil.Process) -> Role:

@@ -185,7 +185,7 @@ class Recovered:
         self.served: Counter[int] = Counter()
         self.pending: Counter[int] = Counter()
 
-    def look(self) -> None:
+    def read_all(self) -> None:
         """Read every queue and all pending messages, and note each that differs from its send."""
         self.served.clear()
         self.pending.clear()
@@ -308,11 +308,11 @@ class Explorer:
     def _run(self, folder: Path) -> None:
         self._looks = 0
         self._life = None
-        self._life = Life(folder, self.seed, self._look, self._flush, self._messages)
+        self._life = Life(folder, self.seed, self._on_stop, self._flush, self._messages)
         self._life.live()
         self._life.harness.crash()
 
-    def _look(self) -> None:
+    def _on_stop(self) -> None:
         """Try states here, because the power may fail here."""
         life = self._life
         if self._is_looking or life is None or not life.harness.is_running:
@@ -349,7 +349,7 @@ class Explorer:
         try:
             with BrokerHarness(self._scratch, clock=ManualClock(life.harness.now_ms), **SETTINGS) as harness:
                 found = Recovered(harness, life)
-                found.look()
+                found.read_all()
                 found.judge(is_drained=False)
                 problems = found.problems
                 if is_drained:
@@ -357,7 +357,7 @@ class Explorer:
                     invariants.check(harness.broker)
                     harness.advance(DRAIN_MS, PipelineModel(harness, "after").work, 500)
                     invariants.check(harness.broker)
-                    found.look()
+                    found.read_all()
                     found.judge(is_drained=True)
         except (OSError, AssertionError) as error:
             problems = [f"not recovered: {type(error).__name__}: {str(error)[:200]}"]

@@ -215,7 +215,7 @@ def damaged(root: Path, case: Case) -> bytes:
 # ------------------------------------------------------------------------------------------------
 
 
-def look(harness: BrokerHarness) -> Seen:
+def read_store(harness: BrokerHarness) -> Seen:
     """Return everything that a broker serves."""
     log = harness.broker.store.log
     seen = Seen(log_end=log.end, damaged=len(log.damaged))
@@ -346,11 +346,11 @@ class Sweep:
         if case is not None:
             (self._scratch / case.path).write_bytes(damaged(self._good, case))
         with BrokerHarness(self._scratch, clock=ManualClock(self._now_ms), **SETTINGS | RARELY) as harness:
-            first = look(harness)
+            first = read_store(harness)
             mark = self._mark(first)
             if mark not in self._run_on:
                 harness.advance(WAIT_MS, PipelineModel(harness, "after").work, TURNS_MS)
-                later = look(harness)
+                later = read_store(harness)
                 self._run_on[mark] = self._ends.setdefault(blake2b(repr(later).encode()).hexdigest(), later)
             return first, self._run_on[mark]
 

@@ -29,7 +29,7 @@ IS_WHOLE = os.environ.get("BROKERS") == "whole"
 at_length = pytest.mark.skipif(not IS_WHOLE, reason="make brokers runs it")
 
 
-def together(home: Path, story: Callable[[Fleet], Awaitable[None]]) -> dict[str, Member]:
+def run_fleet(home: Path, story: Callable[[Fleet], Awaitable[None]]) -> dict[str, Member]:
     """Run `story` with a fleet, check that no process is left, and return its brokers."""
 
     async def run() -> dict[str, Member]:
@@ -89,7 +89,7 @@ class Bystanders:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_three_brokers_and_what_may_happen_to_one(tmp_path: Path) -> None:
+def test_trouble_of_one_broker_does_not_affect_the_others(tmp_path: Path) -> None:
     """A broker is killed and comes back.
 
     `make brokers` adds: it is slow, its turn hangs, another one joins and leaves.
@@ -150,7 +150,7 @@ def test_three_brokers_and_what_may_happen_to_one(tmp_path: Path) -> None:
     async def hanging(fleet: Fleet, pipeline: Pipeline) -> None:
         """Every task worker stops without ending, so each query is abandoned and restarted."""
         epochs = {name: one.epoch for name, one in fleet.members.items()}
-        workers = pipeline.look()[Role.TASK]
+        workers = pipeline.find_processes()[Role.TASK]
         assert workers
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
@@ -177,13 +177,13 @@ def test_three_brokers_and_what_may_happen_to_one(tmp_path: Path) -> None:
             "it is let go", lambda: "serves" in fleet.heard[-1] and d.process.address not in fleet.heard[-1], 60.0
         )
 
-    check(together(tmp_path, story))
+    check(run_fleet(tmp_path, story))
 
 
 @at_length
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_two_applications(tmp_path: Path) -> None:
+def test_only_one_of_two_applications_turns_for_a_broker(tmp_path: Path) -> None:
     """The second is rejected with the holder's name, takes over after the first, and the first cannot continue."""
 
     async def story(fleet: Fleet) -> None:
@@ -201,7 +201,7 @@ def test_two_applications(tmp_path: Path) -> None:
         turns = one.turns
         await fleet.until("the first goes on", lambda: one.turns > turns + 2, TURNS_DEADLINE_S)
         assert one.holder == "first"
-        frozen = [pid for pids in first.look().values() for pid in pids]
+        frozen = [pid for pids in first.find_processes().values() for pid in pids]
         for pid in frozen:  # it is away for long, as in a suspended machine
             os.kill(pid, signal.SIGSTOP)
         await fleet.until("the second takes over", lambda: one.is_turning and one.holder == "second", TURNS_DEADLINE_S)
@@ -219,13 +219,13 @@ def test_two_applications(tmp_path: Path) -> None:
         await fleet.until("the first takes over", lambda: one.is_turning and one.holder == "first", TURNS_DEADLINE_S)
         await fleet.drain()
 
-    check(together(tmp_path, story))
+    check(run_fleet(tmp_path, story))
 
 
 @at_length
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_executors_of_their_own_read_over_the_wire(tmp_path: Path) -> None:
+def test_separate_executors_read_over_the_wire(tmp_path: Path) -> None:
     """As on a cluster, executors are separate processes, and none of them reads the store's folder."""
 
     async def story(fleet: Fleet) -> None:
@@ -236,7 +236,7 @@ def test_executors_of_their_own_read_over_the_wire(tmp_path: Path) -> None:
         await fleet.until("it turns", lambda: one.is_turning, START_DEADLINE_S)
         one.load.start()
         await fleet.until("turns", lambda: one.turns >= 10, START_DEADLINE_S)
-        found = pipeline.look()
+        found = pipeline.find_processes()
         assert len(found[Role.JVM]) == 3, "the driver's and two executors'"
         assert one.watch.last.metrics["pipeline"]["read_bytes"] > 100_000
         bystanders = Bystanders(fleet, "a")
@@ -244,4 +244,4 @@ def test_executors_of_their_own_read_over_the_wire(tmp_path: Path) -> None:
         bystanders.check()
         await fleet.drain()
 
-    check(together(tmp_path, story))
+    check(run_fleet(tmp_path, story))

@@ -12,7 +12,7 @@ KILLED_MS = 100_000
 BACK_MS = KILLED_MS + 7000
 
 
-def test_what_was_late_before_a_kill_and_what_the_kill_made_late() -> None:
+def test_lateness_is_assigned_to_the_kill_that_caused_it() -> None:
     """A message that was in release at the kill is late because of the kill.
 
     A message that was overdue before is not.

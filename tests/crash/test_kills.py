@@ -71,7 +71,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, Note
 
 
 @pytest.mark.timeout(180)
-def test_a_broker_alone_loses_nothing(alone: tuple[Path, Outcome, Notes]) -> None:
+def test_kills_of_a_broker_alone_lose_no_messages(alone: tuple[Path, Outcome, Notes]) -> None:
     _, outcome, _ = alone
     assert outcome.violations == []
     assert outcome.kills == 4
@@ -81,7 +81,7 @@ def test_a_broker_alone_loses_nothing(alone: tuple[Path, Outcome, Notes]) -> Non
 
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-def test_broker_and_pipeline_lose_nothing(tmp_path: Path) -> None:
+def test_kills_of_broker_and_pipeline_lose_no_messages(tmp_path: Path) -> None:
     outcome, _ = execute(tmp_path, kills=2, seconds_max=300.0, only=("jvm", "broker"))
     assert outcome.violations == []
     assert outcome.kills == 2
@@ -138,17 +138,17 @@ def planted(alone: tuple[Path, Outcome, Notes], tmp_path: Path) -> Copy:
     return Copy(alone, tmp_path)
 
 
-def test_a_good_store_is_found_good(planted: Copy) -> None:
+def test_a_good_store_has_no_violations(planted: Copy) -> None:
     assert planted.judge().violations == []
 
 
-def test_an_acknowledged_message_that_is_nowhere_is_lost(planted: Copy) -> None:
+def test_a_missing_acknowledged_message_counts_as_lost(planted: Copy) -> None:
     number = planted.notes.add(Kind.DELAY_MS, topic=0, queue=0, asked_ms=1, delay_ms=1)
     planted.notes.answer(number, Fate.STORED, 2)
     assert planted.judge().counts["lost"] == 1
 
 
-def test_a_record_of_a_message_that_nobody_sent_is_invented(planted: Copy) -> None:
+def test_a_record_of_an_unsent_message_counts_as_invented(planted: Copy) -> None:
     number = planted.row(planted.pick(delivered=True))["number"]
     planted.notes.count = number
     assert planted.judge().counts["invented"] > 0
@@ -174,14 +174,14 @@ def test_a_second_delivery_is_found(planted: Copy) -> None:
     assert verdict.counts["origins settled twice"] == 1
 
 
-def test_a_delivery_before_its_time_is_found(planted: Copy) -> None:
+def test_a_delivery_before_its_due_time_is_found(planted: Copy) -> None:
     i = planted.pick(delivered=True)
     path, at, _ = planted.bytes_of(i)
     planted.put(path, at + 56, struct.pack(">q", planted.row(i)["due_ms"] - 1))
     assert planted.judge().counts["early"] == 1
 
 
-def test_a_due_time_that_was_not_asked_for_is_found(planted: Copy) -> None:
+def test_a_due_time_other_than_requested_is_found(planted: Copy) -> None:
     numbers = planted.records.of("number")
     kinds = planted.notes.rows["kind"]
     number = next(int(number) for number in numbers if number >= 0 and kinds[number] == Kind.DELIVER_AT)
@@ -205,7 +205,7 @@ def test_a_changed_body_is_found(planted: Copy) -> None:
     assert any("checksum" in text for text in planted.judge().violations)
 
 
-def test_an_answer_to_a_cancel_that_is_not_true_is_found(planted: Copy) -> None:
+def test_a_false_answer_to_a_cancel_is_found(planted: Copy) -> None:
     rows = planted.notes.rows
     cancels = np.flatnonzero((rows["kind"] == Kind.CANCEL) & (rows["fate"] == Fate.STORED))
     rows["outcome"][cancels[0]] = 3 if rows["outcome"][cancels[0]] == 1 else 1
@@ -222,7 +222,7 @@ def in_block(planted: Copy) -> int:
     return int(next(number for number in numbers if number >= 0 and rows["origin"][number] >= 0))
 
 
-def test_blocks_that_are_gone_are_judged_by_what_settled_their_messages(planted: Copy) -> None:
+def test_removed_blocks_are_judged_by_the_settling_records(planted: Copy) -> None:
     before = planted.judge().counts
     shutil.rmtree(planted.store / "scheduledtempdata")
     verdict = planted.judge()
@@ -232,7 +232,7 @@ def test_blocks_that_are_gone_are_judged_by_what_settled_their_messages(planted:
     assert planted.judge().counts["in a block elsewhere than the answer said"] == 1
 
 
-def test_a_message_of_a_block_that_is_gone_and_left_as_another_one_is_found(planted: Copy) -> None:
+def test_a_wrong_message_released_from_a_removed_block_is_found(planted: Copy) -> None:
     shutil.rmtree(planted.store / "scheduledtempdata")
     number = in_block(planted)
     planted.notes.rows["origin"][number - 1] = planted.notes[number]["origin"]
@@ -240,19 +240,19 @@ def test_a_message_of_a_block_that_is_gone_and_left_as_another_one_is_found(plan
     assert planted.judge().counts["origins settled by another message"] == 1
 
 
-def test_a_message_of_a_block_elsewhere_than_the_answer_said_is_found(planted: Copy) -> None:
+def test_a_message_at_another_place_in_its_block_is_found(planted: Copy) -> None:
     planted.notes[in_block(planted)]["origin"] += 1
     assert planted.judge().counts["in a block elsewhere than the answer said"] == 1
 
 
 @pytest.mark.parametrize("byte", [7, 19], ids=["position", "due time"])
-def test_a_unit_of_a_block_that_names_no_record_is_found(planted: Copy, byte: int) -> None:
+def test_a_block_unit_without_a_record_is_found(planted: Copy, byte: int) -> None:
     path = next((planted.store / "scheduledtempdata").glob("*/queue/0*0"))
     planted.put(path, byte, bytes([path.read_bytes()[byte] ^ 1]))
     assert any("units do not name its" in text for text in planted.judge().violations)
 
 
-def test_a_flag_of_what_is_not_out_is_found(planted: Copy) -> None:
+def test_a_released_flag_without_a_release_is_found(planted: Copy) -> None:
     """The release of the first flagged unit is removed from the log, with all records after it."""
     origin = next(int(one) for one in planted.records.of("origin") if one >> 60 == KIND_BLOCK)
     path, at, _ = planted.bytes_of(int(np.flatnonzero(planted.records.of("origin") == origin)[0]))
@@ -260,7 +260,7 @@ def test_a_flag_of_what_is_not_out_is_found(planted: Copy) -> None:
     assert any("and not out" in text for text in planted.judge().violations)
 
 
-def test_a_load_without_a_broker_sends_nothing() -> None:
+def test_a_load_without_a_broker_sends_no_messages() -> None:
     async def attempt() -> int:
         load = Load("127.0.0.1:1", SHORT, 2000.0, 1)
         load.start()

@@ -23,7 +23,7 @@ from tests.crash.schedule import (
 KILLS = 80
 
 
-def test_every_failpoint_of_the_package_is_known() -> None:
+def test_the_lists_have_every_failpoint_of_the_package() -> None:
     """A new failpoint must be added here."""
     sources = Path(wheelmq.__file__).parent.rglob("*.py")
     found = {name for source in sources for name in re.findall(r'\breach\("([\w.]+)"\)', source.read_text())}
@@ -45,18 +45,18 @@ def test_a_whole_schedule_has_every_failpoint_and_every_role(seed: int) -> None:
         assert len(kinds) <= 1, "a chain is the broker's or the pipeline's"
 
 
-def test_a_seed_gives_the_same_schedule_again() -> None:
+def test_a_seed_determines_the_schedule() -> None:
     assert make_schedule(KILLS, 7) == make_schedule(KILLS, 7) != make_schedule(KILLS, 8)
 
 
-def test_only_what_is_named_is_killed() -> None:
+def test_a_schedule_has_only_the_named_kills() -> None:
     chains = make_schedule(10, 1, ("broker", "jvm"))
     assert {kill.what for chain in chains for kill in chain} == {"broker", "jvm"}
     chains = make_schedule(5, 1, ("broker", "commit.armed"))
     assert {kill.what for chain in chains for kill in chain} == {"broker", "commit.armed"}
 
 
-def test_an_unknown_name_is_refused() -> None:
+def test_an_unknown_name_is_rejected() -> None:
     with pytest.raises(ValueError, match="brokr: known are"):
         make_schedule(10, 1, ("brokr",))
 

@@ -26,32 +26,28 @@ def explore(folder: Path, count: int, flush: str = "SYNC_FLUSH") -> Explorer:
     return explorer
 
 
-def test_what_was_acknowledged_outlives_the_power_and_nothing_corrupt_is_served(tmp_path: Path) -> None:
+def test_a_power_cut_loses_and_corrupts_no_acknowledged_message(tmp_path: Path) -> None:
     explorer = explore(tmp_path, COUNT)
     assert not explorer.wrong
     assert sum(explorer.by_kind.values()) == COUNT and len(explorer.by_kind) == 3
     assert explorer.drained >= 4
 
 
-def test_a_broker_that_answers_before_it_syncs_is_found_out(tmp_path: Path) -> None:
+def test_answers_before_the_sync_are_detected(tmp_path: Path) -> None:
     assert explore(tmp_path, FEW, "ASYNC_FLUSH").wrong["lost"] > 0
 
 
-def test_a_broker_that_looks_at_no_checksum_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_without_checksum_checks_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "body_bytes", lambda number: 10_000)  # a middle page of each body may be missing
     monkeypatch.setattr(recovery, "LogScan", functools.partial(recovery.LogScan, check_bodies=False))
     assert explore(tmp_path, 2 * FEW).wrong["corrupt"] > 0
 
 
-def test_a_broker_that_answers_before_its_blocks_are_synced_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_before_the_sync_of_blocks_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Blocks, "flush_job", lambda blocks: (blocks.end, list))
     assert explore(tmp_path, FEW).wrong["lost"] > 0
 
 
-def test_a_broker_that_syncs_no_name_of_a_new_block_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_sync_of_new_block_names_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped, "NAMES_ABOVE", 0)
     assert explore(tmp_path, FEW).wrong["lost"] > 0

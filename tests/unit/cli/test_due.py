@@ -44,40 +44,40 @@ def broker(harness: BrokerHarness) -> Broker:
     return Broker(harness)
 
 
-def delivered(harness: BrokerHarness, topic: str = "T") -> ReceivedMessage:
+def last_delivered(harness: BrokerHarness, topic: str = "T") -> ReceivedMessage:
     """Return the last message of a topic as a consumer gets it."""
     record = harness.read_queue(topic)[-1]
     return received(record, "broker-a", Millis(record.store_ms + LATER_MS))
 
 
-def shown(message: ReceivedMessage, broker: Broker) -> tuple[Due, str]:
+def due_and_text(message: ReceivedMessage, broker: Broker) -> tuple[Due, str]:
     due = asyncio.run(due_of_received(message, Levels(broker.config)))
     return due, message_text(message, due)
 
 
-def test_a_message_that_was_not_delayed(harness: BrokerHarness, broker: Broker) -> None:
+def test_an_undelayed_message_has_no_due_time(harness: BrokerHarness, broker: Broker) -> None:
     harness.send("T")
-    due, text = shown(delivered(harness), broker)
+    due, text = due_and_text(last_delivered(harness), broker)
     assert due == Due(None) and "  not delayed  " in text
     assert broker.asked == 0
 
 
-def test_a_timer_says_when_it_was_due(harness: BrokerHarness, broker: Broker) -> None:
+def test_a_timer_message_has_an_exact_due_time(harness: BrokerHarness, broker: Broker) -> None:
     due_ms = harness.now_ms + 500
     harness.send("T", deliver_ms=due_ms)
     harness.advance(600)
-    message = delivered(harness)
-    due, text = shown(message, broker)
+    message = last_delivered(harness)
+    due, text = due_and_text(message, broker)
     assert due == Due(due_ms, True)
     assert f"due {clock_text(due_ms)}  late {message.received_ms - due_ms:>4} ms" in text
     assert message_fields(message, due)["due_is_exact"] is True
 
 
-def test_a_level_is_reckoned_from_the_birth_of_its_message(harness: BrokerHarness, broker: Broker) -> None:
+def test_the_due_time_of_a_level_starts_at_the_birth_of_the_message(harness: BrokerHarness, broker: Broker) -> None:
     harness.send("T", properties={props.DELAY: "1"}, g=harness.now_ms - 1)
     harness.advance(1100)
-    message = delivered(harness)
-    due, text = shown(message, broker)
+    message = last_delivered(harness)
+    due, text = due_and_text(message, broker)
     assert due == Due(message.born_ms + 1000, False, 1, 1000)
     fields = message_fields(message, due)
     assert (fields["level"], fields["due_is_exact"]) == (1, False)
@@ -86,10 +86,10 @@ def test_a_level_is_reckoned_from_the_birth_of_its_message(harness: BrokerHarnes
     assert f"late about {late_ms:>4} ms" in text and "level=1" in text and "due about " in text
 
 
-def test_a_table_is_asked_for_once_and_told_when_it_is_not_known(harness: BrokerHarness, broker: Broker) -> None:
+def test_the_table_of_levels_is_requested_once(harness: BrokerHarness, broker: Broker) -> None:
     harness.send("T", properties={props.DELAY: "1"})
     harness.advance(1100)
-    message, levels = delivered(harness), Levels(broker.config)
+    message, levels = last_delivered(harness), Levels(broker.config)
     broker.is_there = False
     for _ in range(2):
         due = asyncio.run(due_of_received(message, levels))
@@ -101,10 +101,10 @@ def test_a_table_is_asked_for_once_and_told_when_it_is_not_known(harness: Broker
     assert broker.asked == 2
 
 
-def test_a_retry_waited_for_a_level_of_its_own(harness: BrokerHarness, broker: Broker) -> None:
+def test_a_retry_has_no_due_time(harness: BrokerHarness, broker: Broker) -> None:
     harness.send("T", properties={props.DELAY: "1"}, j=2)  # j: the number of its deliveries
     harness.advance(1100)
-    due, text = shown(delivered(harness), broker)
+    due, text = due_and_text(last_delivered(harness), broker)
     assert due == Due(None)
     assert "sent again after a failure" in text and "retry=2" in text
 
@@ -123,12 +123,12 @@ NOW = Millis(1_800_000_000_000)
         (Due(None), 19, "for delivery after level 19, whose delay the broker does not tell"),
     ],
 )
-def test_what_send_tells(due: Due, asked_level: int | None, text: str) -> None:
+def test_send_prints_the_due_time(due: Due, asked_level: int | None, text: str) -> None:
     assert when_text(due, asked_level, NOW) == text
 
 
 @pytest.mark.parametrize(("asked_level", "told"), [(18, False), (19, True), (100, True)])
-def test_a_level_above_the_highest_is_told(asked_level: int, told: bool) -> None:
+def test_send_reports_a_level_above_the_highest(asked_level: int, told: bool) -> None:
     queue = QueueName(topic="T", broker_name="b", queue_id=1)
     result = SendResult(status=SendStatus.OK, message_id="M", unique_key="U", queue=queue, queue_offset=QueueOffset(0))
     text = sent_text("T", result, Due(NOW + 7_200_000, True, 18, 7_200_000), asked_level, NOW)

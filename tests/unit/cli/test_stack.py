@@ -18,7 +18,7 @@ def stack_at(home: Path, **ports: int | None) -> Stack:
     return Stack(settings, clock=SystemClock(), tell=lambda text: None)
 
 
-def problem(stack: Stack) -> str:
+def start_problem(stack: Stack) -> str:
     """Return the reason why a stack does not start. It has started no part then."""
 
     async def start() -> str:
@@ -31,10 +31,10 @@ def problem(stack: Stack) -> str:
     return asyncio.run(start())
 
 
-def test_a_port_of_the_dashboard_that_is_taken_is_told(tmp_path: Path) -> None:
+def test_the_error_names_a_dashboard_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        told = problem(stack_at(tmp_path, dashboard_port=port))
+        told = start_problem(stack_at(tmp_path, dashboard_port=port))
     assert f"port {port} is taken" in told and "--dashboard-port" in told
     port = free_port()
-    assert "a port of its own" in problem(stack_at(tmp_path, broker_port=port, dashboard_port=port))
+    assert "a port of its own" in start_problem(stack_at(tmp_path, broker_port=port, dashboard_port=port))

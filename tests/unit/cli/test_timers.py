@@ -79,7 +79,7 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_files_say_what_the_broker_says(harness: BrokerHarness, tmp_path: Path, clean: bool) -> None:
+def test_files_and_broker_list_the_same_timers(harness: BrokerHarness, tmp_path: Path, clean: bool) -> None:
     fill(harness)
     expected = listed(harness)
     assert [row["topic"] for row in expected] == ["T", "U", "T"]
@@ -93,7 +93,7 @@ def test_the_files_say_what_the_broker_says(harness: BrokerHarness, tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", ["clean", "killed", "damaged", "no checkpoints", "no queues"])
-def test_the_files_of_blocks_say_what_the_broker_says(harness: BrokerHarness, tmp_path: Path, how: str) -> None:
+def test_files_and_broker_list_the_same_block_messages(harness: BrokerHarness, tmp_path: Path, how: str) -> None:
     fill(harness)
     fill_blocks(harness)
     harness.stop() if how in ("clean", "damaged") else harness.crash()
@@ -119,7 +119,7 @@ def test_the_files_of_blocks_say_what_the_broker_says(harness: BrokerHarness, tm
     assert len(set(in_blocks)) == len(in_blocks)
 
 
-def test_nothing_is_changed(harness: BrokerHarness, tmp_path: Path) -> None:
+def test_a_listing_changes_no_file(harness: BrokerHarness, tmp_path: Path) -> None:
     fill(harness)
     harness.send("T", properties={props.DELAY_IN_SECONDS: "20"})
     harness.crash()
@@ -128,7 +128,7 @@ def test_nothing_is_changed(harness: BrokerHarness, tmp_path: Path) -> None:
     assert fingerprint(tmp_path) == before
 
 
-def test_a_message_that_rolled_is_listed_once_with_its_due_time(harness: BrokerHarness, tmp_path: Path) -> None:
+def test_a_rolled_message_is_listed_once_with_its_due_time(harness: BrokerHarness, tmp_path: Path) -> None:
     model = PipelineModel(harness)
     due_ms = harness.now_ms + 40_000
     harness.send("T", deliver_ms=due_ms)
@@ -151,7 +151,7 @@ def apache_message(due_ms: int, unique_key: str, deletes: str | None = None) -> 
     return Message(TIMER_TOPIC, 0, b"x", properties, born_ms=Millis(0))
 
 
-def test_what_apache_wrote_and_cancelled(harness: BrokerHarness, tmp_path: Path) -> None:
+def test_a_store_of_apache_is_listed_without_cancelled_messages(harness: BrokerHarness, tmp_path: Path) -> None:
     due_ms = harness.now_ms + 30_000
     for message in (
         apache_message(due_ms, "kept"),
@@ -164,7 +164,7 @@ def test_what_apache_wrote_and_cancelled(harness: BrokerHarness, tmp_path: Path)
     assert [(row["unique_key"], row["due_ms"]) for row in read(tmp_path / "store")] == [("kept", due_ms)]
 
 
-def test_the_command_prints_a_line_for_each(harness: BrokerHarness, tmp_path: Path) -> None:
+def test_the_command_prints_one_line_per_message(harness: BrokerHarness, tmp_path: Path) -> None:
     fill(harness)
     expected = without_state(listed(harness))
     harness.stop()
@@ -178,13 +178,13 @@ def test_the_command_prints_a_line_for_each(harness: BrokerHarness, tmp_path: Pa
     assert "3 pending, the first 2" in table.output
 
 
-def test_an_empty_store_has_nothing_pending(harness: BrokerHarness, tmp_path: Path) -> None:
+def test_a_store_without_timers_has_no_pending_messages(harness: BrokerHarness, tmp_path: Path) -> None:
     harness.send("T", b"plain")
     harness.stop()
     assert "Nothing is pending" in run("--store", str(tmp_path / "store")).output
 
 
-def test_a_home_is_as_good_as_its_store(harness: BrokerHarness, tmp_path: Path) -> None:
+def test_the_option_store_also_accepts_a_home(harness: BrokerHarness, tmp_path: Path) -> None:
     harness.send("T", delay_ms=20_000)
     harness.stop()
     at_home, at_store = run("--store", str(tmp_path), "--json"), run("--store", str(tmp_path / "store"), "--json")
@@ -208,7 +208,7 @@ class Terminal(io.StringIO):
         (60, True, {"topic"}),
     ],
 )
-def test_a_table_cuts_nothing_that_matters(
+def test_a_narrow_table_drops_only_less_important_columns(
     monkeypatch: pytest.MonkeyPatch, columns: int, is_terminal: bool, gone: set[str]
 ) -> None:
     pending = PendingMessage(
@@ -236,7 +236,7 @@ def test_a_table_cuts_nothing_that_matters(
         assert " 7F00000102513D3DB9E96C1898490002 " in told and " Orders " in told
 
 
-def test_what_is_no_store_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
     result = run("--store", str(tmp_path), "--json")
     assert result.exit_code == 1
     assert "no commit log" in result.output
@@ -244,7 +244,7 @@ def test_what_is_no_store_is_told(tmp_path: Path) -> None:
     assert run("--store", str(tmp_path), "--broker", "127.0.0.1:1").exit_code == 2
 
 
-def test_a_store_that_a_broker_has_open_is_refused(harness: BrokerHarness, tmp_path: Path) -> None:
+def test_a_store_that_a_broker_has_open_is_rejected(harness: BrokerHarness, tmp_path: Path) -> None:
     """The command runs in another process, because the system's lock is per process."""
     harness.send("T", delay_ms=10_000)
     command = [sys.executable, "-m", "wheelmq", "timers", "--store", str(tmp_path / "store"), "--json"]
@@ -255,7 +255,7 @@ def test_a_store_that_a_broker_has_open_is_refused(harness: BrokerHarness, tmp_p
     assert open_still.stdout == ""
 
 
-def test_a_span_of_time_and_counts(harness: BrokerHarness, tmp_path: Path) -> None:
+def test_the_command_selects_a_time_span_and_counts_per_minute(harness: BrokerHarness, tmp_path: Path) -> None:
     for i in range(6):
         harness.send("T", delay_ms=20_000 * (i + 1))
     expected = {row["due_ms"]: row["queue_offset"] for row in listed(harness)}
@@ -273,5 +273,5 @@ def test_a_span_of_time_and_counts(harness: BrokerHarness, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("words", [["--from", "noon"], ["--key", "K"], ["--key", "K", "--topic", "T", "--per-minute"]])
-def test_words_that_make_no_sense(tmp_path: Path, words: list[str]) -> None:
+def test_invalid_options_are_a_usage_error(tmp_path: Path, words: list[str]) -> None:
     assert run(*words).exit_code == 2
