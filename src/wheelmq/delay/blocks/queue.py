@@ -175,11 +175,14 @@ class BlockQueue:
         Returns the log position from which the log must be scanned for records without units.
         """
         self.load(known.start_ms, known.end_ms, log_end)
+        position = known.log_position
         if self.end < known.units:
             self.end = max(0, self.end - 1)  # if a unit names too many bytes, the next unit looks wrong
-            return self._position_behind(self.end)
-        self.end = known.units
-        return known.log_position
+            position = self._position_behind(self.end)
+        else:
+            self.end = known.units
+        self._synced = self.end  # later units are perhaps in memory alone
+        return position
 
     def _position_behind(self, index: int) -> int:
         """Return the end of the last record that a unit before `index` names."""

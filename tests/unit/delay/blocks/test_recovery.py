@@ -168,3 +168,17 @@ def test_units_of_damaged_records_give_no_rows(bench: BlockBench, caplog: pytest
     assert not of_another.any()
     index = int(chosen[there][0])
     assert block.record_at(LogPosition(int(units["position"][index]))) is not None
+
+
+def test_units_that_a_start_wrote_again_survive_a_power_cut(bench: BlockBench) -> None:
+    """After a kill the units are in memory alone, in more files than a start looks at."""
+    for i in range(40):
+        bench.put(NEXT_HOUR_MS + i)
+        if i == 4:
+            bench.flush()
+            bench.checkpoint()
+    bench.kill()
+    bench.put(NEXT_HOUR_MS + 40)
+    bench.checkpoint()
+    blocks = bench.cut_power(1, keep=0.0)
+    assert [block.queue.end for block in blocks] == [40]  # the last message was not flushed
