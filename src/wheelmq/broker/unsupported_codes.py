@@ -9,8 +9,8 @@ from typing import Final
 
 from wheelmq.formats.wire.codes import RequestCode as Code
 
-_UNSERVED: Final = "Apache RocketMQ 5.3.3 has the constant and no longer serves it"
-_ADMIN: Final = "an administrator's question or command, none that a client needs"
+_UNSERVED: Final = "Apache RocketMQ 5.3.3 defines the code and no longer serves it"
+_ADMIN: Final = "a request of administrators that clients do not need"
 _POP: Final = "belongs to POP consumption"
 _STATIC: Final = "belongs to static topics"
 _REPLICAS: Final = "belongs to replication between brokers, which does not exist yet"
