@@ -32,8 +32,8 @@ class Admission:
         self._broker = broker
         if not broker.is_master:
             log.warning(
-                "%s: sends and transactions are rejected, and nothing is replicated. Set broker_id=0 for a broker that "
-                "takes messages",
+                "%s: sends and transactions are rejected, and nothing is replicated. Set broker_id=0 for a broker "
+                "that accepts messages",
                 slave_text(broker),
             )
         self._is_stopping = False
@@ -43,7 +43,7 @@ class Admission:
     def rejection(self) -> str | None:
         """Return why the broker stores no messages now; None if it stores them."""
         if self._is_stopping:
-            return "the broker stops"
+            return "the broker is stopping"
         if not self._broker.is_master:
             return slave_text(self._broker)
         return self._broker.rejection or self._full

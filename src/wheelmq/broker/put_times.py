@@ -99,7 +99,7 @@ def timed(put: Callable[Concatenate[Broker, M, P], R]) -> Callable[Concatenate[B
             result = str(getattr(error, "status", error.remark))
             if result == PutStatus.UNKNOWN_ERROR:
                 first = messages[0]
-                text = "the put that failed: topic=%s queueId=%d messages=%d bodyLength=%d"
+                text = "the failed put: topic=%s queueId=%d messages=%d bodyLength=%d"
                 topic = first.properties.get(props.REAL_TOPIC, first.topic)
                 log.error(text, topic, first.queue_id, len(messages), body_bytes)
             raise

@@ -49,7 +49,9 @@ class _SlicedAnswer:
         if self.error is not None:
             raise self.error
         if self.answer is None and last:
-            raise PeerError(ResponseCode.SYSTEM_BUSY, "the answer was not worked out in time: ask for less, or again")
+            raise PeerError(
+                ResponseCode.SYSTEM_BUSY, "the broker did not compute the answer in time: request less, or try again"
+            )
         return self.answer
 
 
@@ -68,7 +70,7 @@ class Slices:
         Raises PeerError, and the exceptions of `steps`.
         """
         if len(self._under_way) >= UNDER_WAY_MAX:
-            raise PeerError(ResponseCode.SYSTEM_BUSY, "answers for others are being worked out: ask again")
+            raise PeerError(ResponseCode.SYSTEM_BUSY, "the broker is computing answers for other requests: try again")
         work = _SlicedAnswer(steps)
         if work.go_on(self._clock, self._clock.monotonic() + SLICE_S):
             return work.attempt(False)

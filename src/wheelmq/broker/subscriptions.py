@@ -89,7 +89,9 @@ def _brought(header: PullHeader) -> Subscription:
     """Return the subscription in the pull."""
     length = len(header.subscription or "")
     if length > CHARS_MAX:
-        raise _unreadable(ValueError(f"it has {length} characters, and {CHARS_MAX} are read of a pull's subscription"))
+        raise _unreadable(
+            ValueError(f"it has {length} characters, and the limit for a pull's subscription is {CHARS_MAX}")
+        )
     subscription = Subscription(topic=header.topic, sub_string=header.subscription or "")
     subscription.expression_type = header.expression_type or subscription.expression_type
     if subscription.is_by_tags:
@@ -98,7 +100,7 @@ def _brought(header: PullHeader) -> Subscription:
         except ValueError as error:
             raise _unreadable(error) from None
     if not subscription.sub_string:
-        raise _unreadable(ExpressionError("there is no expression"))
+        raise _unreadable(ExpressionError("the expression is empty"))
     return subscription
 
 
@@ -159,7 +161,7 @@ class _Guarded:
         try:
             return self.condition.matches(properties)
         except EvaluationError as error:
-            log.debug("passed over a message: %s", error)
+            log.debug("the filter skips a message: %s", error)
             return False
 
 

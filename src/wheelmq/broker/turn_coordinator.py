@@ -185,7 +185,7 @@ class TurnCoordinator:
         if turns.plan is None and turn == turns.turn:
             return
         if turns.plan is None:
-            raise Stale(f"no turn is under way; {turns.turn} is committed")
+            raise Stale(f"no turn is running; turn {turns.turn} is committed")
         began_s = self._broker.clock.monotonic()
         try:
             proposal = self.checked(turns.plan, epoch, turn, winners)
@@ -237,7 +237,7 @@ class TurnCoordinator:
     def _must_go_on(self) -> None:
         """Raise Stale once the broker has failed: a sync that succeeds after a failed one proves nothing."""
         if self._broker.failure is not None:
-            raise Stale("the broker stops, its disk failed; open a lease when it is back")
+            raise Stale("the broker is stopping because its disk failed; open a lease after it has started again")
 
     def _is_due(self, wall_ms: Millis, now_ms: int) -> bool:
         timer = self._timer
@@ -319,7 +319,7 @@ class TurnCoordinator:
     def _saved(self, upto: int, done: Callable[[], None] | None, result: Any) -> None:
         self._saves -= 1
         if isinstance(result, BaseException):
-            log.critical("the timer log could not be brought to disk: %s", result)
+            log.critical("a flush of the timer log failed: %s", result)
             self._broker.fail(result)
             return
         timer = self._timer

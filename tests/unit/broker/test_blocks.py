@@ -73,7 +73,7 @@ class TestSend:
             (
                 {props.TRAN_MSG: "true"},
                 ResponseCode.MESSAGE_ILLEGAL,
-                "a transactional message cannot ask for delayInSeconds",
+                "a transactional message cannot have delayInSeconds",
             ),
         ],
     )

@@ -215,9 +215,9 @@ class TestCheck:
             ({"topic": "T", "subString": "A"}, 0, None),
             ({"topic": "T", "subString": "A", "expressionType": None}, 0, None),
             (sql("n = 5"), 0, None),
-            (sql("n = "), 23, "no SQL92 expression: it ends too early"),
-            (sql(""), 23, "no SQL92 expression: it ends too early"),
-            ({**sql("n"), "expressionType": "X"}, 23, "no X expression: the expression type X is not known"),
+            (sql("n = "), 23, "invalid SQL92 expression: it ends too early"),
+            (sql(""), 23, "invalid SQL92 expression: it ends too early"),
+            ({**sql("n"), "expressionType": "X"}, 23, "invalid X expression: unknown expression type X"),
         ],
     )
     def test_a_client_check_rejects_invalid_expressions(

@@ -225,7 +225,7 @@ class TestFailure:
         winners = [model.hand_over(plan, task) for task in model.read(plan)]
         harness.broker.fail(self.ERROR)
         for step in (lambda: model.commit(plan, winners), model.plan, model.open):
-            with pytest.raises(Refused, match="STALE: the broker stops"):
+            with pytest.raises(Refused, match="STALE: the broker is stopping"):
                 step()
         assert harness.broker.timer.turns.turn == plan.turn - 1
 

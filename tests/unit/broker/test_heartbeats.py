@@ -116,7 +116,7 @@ class TestExpressions:
     ) -> None:
         with BrokerHarness(tmp_path, enable_property_filter=True) as harness:
             harness.ask(heartbeat(3, subString="(" + self.LONG, expressionType="SQL92"))
-        lines = [one.getMessage() for one in caplog.records if "no filter" in one.message]
+        lines = [one.getMessage() for one in caplog.records if "is not a valid filter" in one.message]
         assert len(lines) == 1 and len(lines[0]) < 400
 
 

@@ -142,7 +142,7 @@ class TestServiceNotAvailable:
 
     def test_a_stopping_broker_rejects_sends(self, harness: BrokerHarness) -> None:
         harness.broker.admission.stop()
-        assert self.refused(harness.send("T"), " 0.00", "the broker stops")
+        assert self.refused(harness.send("T"), " 0.00", "the broker is stopping")
         assert batch(harness, inner(b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert harness.send("T", delay_ms=1000).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
@@ -310,8 +310,8 @@ class TestUnknownError:
         answer = harness.send("T", delay_ms=1500)  # by the plain code
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR")
         assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
-            "a message could not be stored",
-            "the put that failed: topic=T queueId=0 messages=1 bodyLength=4",
+            "the broker could not store a message",
+            "the failed put: topic=T queueId=0 messages=1 bodyLength=4",
         ]
         monkeypatch.undo()
         assert harness.send("T").code == 0

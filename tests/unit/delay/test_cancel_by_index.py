@@ -215,7 +215,7 @@ class TestDamagedIndexFiles:
                     answer = harness.ask(cancel_command(harness, "K1"))
                     file[at] ^= bit
                     assert answer.code == ResponseCode.SYSTEM_ERROR, (at, bit, answer)
-                    assert "cannot be looked up" in answer.remark
+                    assert "cannot look up the message" in answer.remark
             assert cancel(harness, "K1") == Cancelled.CANCELLED
 
     def test_too_many_entries_in_one_slot_reject_the_cancel(

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
 def clean_queues(request: Request, broker: Broker) -> Answer:
     """Delete the queue and index files of records that the log no longer has."""
-    log.info("%s has queues cleaned", peer_text(request.connection))
+    log.info("%s cleans queues", peer_text(request.connection))
     broker.expiry.drop_before(broker.store.log.start)
     return reply()
 
@@ -33,13 +33,13 @@ def clean_topics(request: Request, broker: Broker) -> Answer:
     """
     left = {topic for (topic, _), queue in broker.store.queues.items() if queue.start < queue.end}
     count = broker.consumer_offsets.remove(lambda group, topic: topic not in broker.topics and topic not in left)
-    log.info("%s has topics cleaned: %d places of groups are forgotten", peer_text(request.connection), count)
+    log.info("%s cleans topics: %d offsets of groups deleted", peer_text(request.connection), count)
     return reply()
 
 
 @serves(RequestCode.DELETE_EXPIRED_COMMITLOG)
 def delete_log(request: Request, broker: Broker) -> Answer:
     """Delete the log files that are older than the reserved time, at any hour."""
-    log.info("%s has expired log files removed", peer_text(request.connection))
+    log.info("%s deletes expired log files", peer_text(request.connection))
     broker.expiry.poll(at_once=True)
     return reply()

@@ -49,7 +49,7 @@ def _put(request: Request, broker: Broker, configs: list[GroupConfig]) -> Answer
         except BadAttribute as error:
             raise PeerError(ResponseCode.INVALID_PARAMETER, f"{config.group_name}: {error}") from None
         checked.append(msgspec.structs.replace(config, attributes=attributes))
-    log.info("%s makes or changes groups: %s", peer_text(request.connection), [one.group_name for one in checked])
+    log.info("%s creates or changes groups: %s", peer_text(request.connection), [one.group_name for one in checked])
     return when_saved(broker.groups.file, lambda: broker.groups.put_all(checked), reply)
 
 
@@ -95,7 +95,13 @@ def forbid(request: Request, broker: Broker) -> Answer:
     if readable is None:
         readable = not broker.groups.is_forbidden(header.group, header.topic)
         return answer()
-    log.info("%s lets %s read %s: %s", peer_text(request.connection), header.group, header.topic, readable)
+    log.info(
+        "%s sets the permission of group %s to read topic %s: %s",
+        peer_text(request.connection),
+        header.group,
+        header.topic,
+        readable,
+    )
     return when_saved(
         broker.groups.file,
         lambda: broker.groups.forbid(header.group, header.topic, forbidden=not header.readable),

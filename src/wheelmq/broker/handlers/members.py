@@ -46,8 +46,8 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
     if entries > ENTRIES_MAX:
         raise PeerError(
             ResponseCode.INVALID_PARAMETER,
-            f"the heartbeat of {beat.client_id[:200]} has {entries} groups and subscriptions, a client can have "
-            f"{ENTRIES_MAX}: use more clients",
+            f"the heartbeat of {beat.client_id[:200]} has {entries} groups and subscriptions. The limit is "
+            f"{ENTRIES_MAX} per client: use more clients",
         )
     texts = [
         subscription.sub_string
@@ -59,8 +59,8 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
     if chars > EXPRESSION_CHARS_MAX:
         raise PeerError(
             ResponseCode.INVALID_PARAMETER,
-            f"the heartbeat of {beat.client_id[:200]} has expressions of {chars} characters together, the broker takes "
-            f"{EXPRESSION_CHARS_MAX}: use shorter ones, or more clients",
+            f"the heartbeat of {beat.client_id[:200]} has expressions of {chars} characters in total. The limit is "
+            f"{EXPRESSION_CHARS_MAX}: use shorter expressions, or more clients",
         )
     client = Client(
         client_id=beat.client_id,
@@ -152,7 +152,7 @@ def _check_expression(subscription: Subscription, broker: Broker) -> Answer:
         compiled(str(subscription.expression_type), subscription.sub_string)
     except ExpressionError as error:
         raise PeerError(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"no {subscription.expression_type} expression: {error}"
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"invalid {subscription.expression_type} expression: {error}"
         ) from None
     return reply()
 

@@ -71,7 +71,7 @@ def update_consumer_offset(request: Request, broker: Broker) -> Answer:
         missing = "QueueId" if header.queue_id is None else "Offset"
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{missing} is null, topic is {header.topic}")
     if not 0 <= header.queue_id < QUEUES_MAX:
-        remark = f"queueId is {header.queue_id}: no topic has a queue of more than {QUEUES_MAX - 1}"
+        remark = f"queueId is {header.queue_id}: the highest queue of a topic is {QUEUES_MAX - 1}"
         raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
     if broker.consumer_offsets.has_reset(header.consumer_group, header.topic, header.queue_id):
         return reply(remark="Offset has been previously reset")

@@ -77,7 +77,7 @@ def next_plan(request: Request, broker: Broker) -> Answer:
             return reply(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}")
         if plan is not None:
             return reply(body=msgspec.json.encode(plan))
-        return reply(ResponseCode.PULL_NOT_FOUND, "nothing to do") if last else None
+        return reply(ResponseCode.PULL_NOT_FOUND, "there is no work for a turn") if last else None
 
     return attempt(False) or Hold(broker.pipeline, min(header.timeout_ms, PLAN_WAIT_MS_MAX), attempt)
 

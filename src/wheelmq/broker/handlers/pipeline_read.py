@@ -57,7 +57,7 @@ def read(request: Request, broker: Broker) -> Answer:
     def attempt(last: bool) -> Command | None:
         if answers:
             return answers[0]
-        return reply(ResponseCode.SYSTEM_BUSY, "the disk did not give it in time") if last else None
+        return reply(ResponseCode.SYSTEM_BUSY, "the disk did not return the ranges in time") if last else None
 
     turn = (plan.epoch, plan.turn)
     broker.workers.reading.submit(lambda: broker.pipeline.reader.read(turn, kind, header.name, ranges, on_disk), done)
@@ -71,7 +71,7 @@ def _check_name(broker: Broker, kind: FileKind, name: str) -> None:
     """
     levels = {level_queue(stream_number(level.stream)) for level in broker.timer.levels}
     if kind is FileKind.QUEUE and name != TIMER_QUEUE and name not in levels:
-        raise PortionError(f"{name!r} is neither the timer queue nor the queue of a level of this store")
+        raise PortionError(f"{name!r} is neither the timer queue nor a level's queue of this store")
 
 
 def _answer(broker: Broker, result: Any) -> Command:
@@ -88,5 +88,5 @@ def _answer(broker: Broker, result: Any) -> Command:
             return reply(ResponseCode.PULL_OFFSET_MOVED, str(result))
         case PortionError() | StoreUnreadable():
             return reply(ResponseCode.ILLEGAL_OPERATION, f"{UNREADABLE}: {result}")
-    log.error("a portion could not be read", exc_info=result)
+    log.error("the read of a portion failed", exc_info=result)
     return reply(ResponseCode.SYSTEM_ERROR, f"{type(result).__name__}: {result}")

@@ -317,8 +317,8 @@ def _readable(
     """Return the units that name a record. Log and skip the others."""
     good = [unit for unit in units if log.is_record(*unit)]
     logger.critical(
-        "%d units of queue %d of topic %s, at or behind queue offset %d, name no record: stop the broker and remove "
-        "the queue's folder, it is made anew from the log",
+        "%d units of queue %d of topic %s, at or after queue offset %d, do not point to a record. Stop the broker "
+        "and remove the queue's folder: the next start writes the queue again from the log",
         len(units) - len(good),
         header.queue_id,
         header.topic,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NOT_LOOKED_UP: Final = "what the cancel names cannot be looked up"
+NOT_LOOKED_UP: Final = "the broker cannot look up the message that the cancel names"
 
 A = TypeVar("A")
 
@@ -121,7 +121,11 @@ def put_half(broker: Broker, half: Message) -> Appended:
     """Store a half message, and ignore its delay. Raises PeerError with the answer if that fails."""
     _admit(broker, half)
     if not has_room(half):
-        raise PutFailed(broker, PutStatus.PROPERTIES_SIZE_EXCEEDED, "a half message needs room to be put back")
+        raise PutFailed(
+            broker,
+            PutStatus.PROPERTIES_SIZE_EXCEEDED,
+            "the properties of a half message leave no room for those that the broker adds",
+        )
     _check_room(broker, half, half_growth_bytes(half, ROOM_BYTES))
     return _store(broker, lambda: broker.transactions.prepare(half))
 
@@ -166,7 +170,7 @@ def _store(broker: Broker, append: Callable[[], A]) -> A:
         broker.reject_sends(rejection)
         raise PutFailed(broker, PutStatus.CREATE_MAPPED_FILE_FAILED, rejection) from None
     except Exception:
-        log.exception("a message could not be stored")
+        log.exception("the broker could not store a message")
         raise PutFailed(broker, PutStatus.UNKNOWN_ERROR) from None
     finally:
         broker.stats.put_times.note_append(broker.clock.monotonic() - begin_s)

@@ -34,7 +34,7 @@ def query_message(request: Request, broker: Broker) -> Answer:
     is_unique = request.ext.get(UNIQUE_KEY_QUERY) == "true"
     most = broker.settings.query_unique_key_count_max if is_unique else header.max_num
     if most < 0:
-        raise PeerError(ResponseCode.SYSTEM_ERROR, f"maxNum is {most}: it says how many messages are wanted")
+        raise PeerError(ResponseCode.SYSTEM_ERROR, f"maxNum is {most}: it must be 0 or more")
     most = min(most, broker.settings.query_count_max)
     index, upto = broker.index, broker.store.log.end
     if index is None:
@@ -76,7 +76,7 @@ def view_message(request: Request, broker: Broker) -> Answer:
     if is_in_block(position):
         shown = view(broker, Origin(position))
         if shown is None:
-            text = "its block is gone, query by unique key"
+            text = "its block is deleted, query by unique key"
             raise PeerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}; {text}")
         return reply(body=shown)
     record = broker.store.log.record_at(position)

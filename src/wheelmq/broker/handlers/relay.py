@@ -90,7 +90,7 @@ def _pass_on(request: Request, broker: Broker, header: ClientOfGroupHeader, comm
         if outcome is Unanswered.GONE:
             raise PeerError(ResponseCode.SYSTEM_ERROR, f"invoke consumer {name} Exception: its connection is closed")
         if outcome is Unanswered.BUSY:
-            remark = f"invoke consumer {name} Exception: too much waits to be sent to it, or for answers: try again"
+            remark = f"invoke consumer {name} Exception: too many bytes or requests are pending for it: try again"
             raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
         return Command(code=outcome.code, remark=outcome.remark, ext=dict(outcome.ext), body=bytes(outcome.body))
 
@@ -124,7 +124,12 @@ def get_consumer_status(request: Request, broker: Broker) -> Answer:
                     told = bodies.read(outcome.body, ConsumerStatus).message_queue_table
                     tables[client.client_id] = queue_tables.table(queue_tables.by_queue(told))
                 except bodies.BodyError as error:
-                    log.warning("the client %s of group %s tells no offsets: %s", client.client_id, header.group, error)
+                    log.warning(
+                        "the client %s of group %s did not return its offsets: %s",
+                        client.client_id,
+                        header.group,
+                        error,
+                    )
             if waiting == 0:
                 give(lambda: reply(body=msgspec.json.encode({"consumerTable": tables})))
 

@@ -122,7 +122,7 @@ def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Comm
         if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS:
             return _answer(broker, reply, None)
         why = outcome if isinstance(outcome, Unanswered) else f"code {outcome.code}: {outcome.remark}"
-        log.warning("the client %s did not take a reply: %s", client_id, why)
+        log.warning("the client %s did not accept a reply: %s", client_id, why)
         return _answer(broker, reply, f"push reply message to {client_id}fail.")
 
     def begin(give: Give) -> None:
@@ -147,7 +147,7 @@ def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:
     try:
         appended, _ = put(broker, message, reply.came_ms)
     except PeerError as rejection:
-        log.warning("a reply is not stored: %s", rejection.remark)
+        log.warning("the broker could not store a reply: %s", rejection.remark)
         return answer
     answer.ext |= headers.texts(
         msgId=offset_message_id(broker.host, appended.position),

@@ -54,7 +54,7 @@ def _reset_here(broker: Broker, header: ResetOffsetHeader, topic: TopicConfig) -
     if broker.groups.known(header.group) is None:
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")
     if header.queue_id >= topic.read_queue_nums:
-        remark = f"queueId is {header.queue_id}: the topic {header.topic} has {topic.read_queue_nums} queues to read"
+        remark = f"queueId is {header.queue_id}: the topic {header.topic} has {topic.read_queue_nums} read queues"
         raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
     if header.queue_id < 0:
         offsets = {i: _offset_by_time(broker, header, i) for i in range(topic.read_queue_nums)}

@@ -187,7 +187,7 @@ def _send_half(broker: Broker, message: Message, asked_queue: int) -> Answer:
         remark = f"the broker[{broker.settings.broker_ip}] sending transaction message is forbidden"
         raise PeerError(ResponseCode.NO_PERMISSION, remark)
     if _block_due_ms(broker, message) is not None:
-        raise PeerError(ResponseCode.MESSAGE_ILLEGAL, "a transactional message cannot ask for delayInSeconds")
+        raise PeerError(ResponseCode.MESSAGE_ILLEGAL, "a transactional message cannot have delayInSeconds")
     half = half_of(message)
     check_delay(broker, message, half)
     appended = put_half(broker, half)
@@ -246,7 +246,7 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
     if level is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"{props.DELAY} is {shared[props.DELAY]!r}: write a whole number")
     if level > 0 or header.sys_flag & SYS_TRANSACTION:
-        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, "a batch is neither delayed nor part of a transaction")
+        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed or transactional")
     queue_id = _pick_queue(broker, header, topic)
     messages = []
     try:
@@ -282,7 +282,7 @@ def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
     at = 0
     while at < len(body):
         if at + _INNER_HEAD.size + 2 > len(body):
-            raise ValueError(f"batch: {len(body) - at} bytes are left at byte {at}, no message fits")
+            raise ValueError(f"batch: {len(body) - at} bytes remain at byte {at}, too few for a message")
         _, _, _, flag, body_size = _INNER_HEAD.unpack_from(body, at)
         properties_at = at + _INNER_HEAD.size + body_size
         if body_size < 0 or properties_at + 2 > len(body):

@@ -120,7 +120,7 @@ def find_timers(request: Request, broker: Broker) -> Answer:
     header = request.header(FindTimersHeader)
     index, log = broker.index, broker.store.log
     if index is None:
-        raise PeerError(ResponseCode.SYSTEM_ERROR, "messageIndexEnable is off: nothing can be found by its key")
+        raise PeerError(ResponseCode.SYSTEM_ERROR, "messageIndexEnable is off, so the broker cannot search by key")
     if not header.key:
         raise PeerError(ResponseCode.INVALID_PARAMETER, "key is empty")
     is_truncated = False
@@ -141,7 +141,11 @@ def find_timers(request: Request, broker: Broker) -> Answer:
 
     def attempt(last: bool) -> Command | None:
         if not searched:
-            return reply(ResponseCode.SYSTEM_BUSY, "blocks were not searched in time: ask again") if last else None
+            return (
+                reply(ResponseCode.SYSTEM_BUSY, "the search of the blocks did not end in time: try again")
+                if last
+                else None
+            )
         [result] = searched
         if isinstance(result, BaseException):
             raise result
@@ -155,5 +159,5 @@ def find_timers(request: Request, broker: Broker) -> Answer:
         )
 
     if not broker.searches.begin(header.key, header.place, done):
-        raise PeerError(ResponseCode.SYSTEM_BUSY, "blocks are being searched for others: ask again")
+        raise PeerError(ResponseCode.SYSTEM_BUSY, "the broker is searching blocks for other requests: try again")
     return attempt(False) or Hold(key, broker.settings.response_timeout_ms, attempt)

@@ -70,7 +70,7 @@ def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> Answer
         except ValueError as error:
             raise PeerError(ResponseCode.INVALID_PARAMETER, str(error)) from None
         if config.topic_filter_type not in FILTER_TYPES:
-            remark = f"topicFilterType is {config.topic_filter_type}: it can be {', '.join(FILTER_TYPES)}"
+            remark = f"topicFilterType is {config.topic_filter_type}: the values are {', '.join(FILTER_TYPES)}"
             raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
         known = broker.topics.get(name)
         if config.attributes.get(f"+{MESSAGE_TYPE}") == "MIXED":
@@ -83,7 +83,7 @@ def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> Answer
         if config != known:
             checked.append(config)
     if checked:
-        log.info("%s makes or changes topics: %s", peer_text(request.connection), [one.topic_name for one in checked])
+        log.info("%s creates or changes topics: %s", peer_text(request.connection), [one.topic_name for one in checked])
     return when_saved(broker.topics.file, lambda: broker.topics.put_all(checked) if checked else None, reply)
 
 

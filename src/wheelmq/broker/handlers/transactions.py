@@ -39,7 +39,7 @@ def end_transaction(request: Request, broker: Broker) -> Answer:
     if outcome not in (UNKNOWN, COMMIT, ROLLBACK):
         raise PeerError(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
     if not broker.is_master:
-        raise PeerError(ResponseCode.SLAVE_NOT_AVAILABLE, "the broker is a slave: transactions end at their master")
+        raise PeerError(ResponseCode.SLAVE_NOT_AVAILABLE, "the broker is a slave: only the master ends transactions")
     if outcome == UNKNOWN:
         return None
     half = _half(broker, header)
@@ -62,7 +62,7 @@ def _half(broker: Broker, header: EndTransactionHeader) -> Record:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
     time_out_ms = broker.settings.transaction_time_out
     if not header.from_transaction_check and halves.is_too_late(half.message, broker.clock.now_ms(), time_out_ms):
-        remark = "The transaction is too old for its producer to end it unasked: wait for the check"
+        remark = "The transaction timed out: its producer must wait for a check and answer that"
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, remark)
     group = half.message.properties.get(props.PRODUCER_GROUP)
     if group is None or group != header.producer_group:
@@ -95,7 +95,7 @@ def resume_check(request: Request, broker: Broker) -> Answer:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     record = broker.store.log.record_at(position)
     if record is None or record.message.topic != names.CHECK_MAX_TIME_TOPIC:
-        remark = f"no message of {names.CHECK_MAX_TIME_TOPIC} has this id: take it from there"
+        remark = f"no message of {names.CHECK_MAX_TIME_TOPIC} has this id: use the id of a message in this topic"
         raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
     put_half(broker, halves.resumed(record))
     return reply()

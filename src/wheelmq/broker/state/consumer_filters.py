@@ -32,7 +32,7 @@ DIED_BEFORE_START_MS = 30_000
 def compiled(expression_type: str, text: str) -> Condition:
     """Return the condition of an expression of a type other than tags. Raises ExpressionError."""
     if expression_type != SQL92:
-        raise ExpressionError(f"the expression type {expression_type} is not known: there are {TAG} and {SQL92}")
+        raise ExpressionError(f"unknown expression type {expression_type}: the types are {TAG} and {SQL92}")
     from wheelmq.filter.grammar import parse  # takes a third of a second, and few brokers need it
 
     return parse(text)
@@ -170,7 +170,9 @@ class ConsumerFilters:
             self._dirty = True
         except ExpressionError as error:
             shown = subscription.sub_string[:SHOWN_CHARS]
-            self._log.warn("filter", "group %s, topic %s: %r is no filter: %s", group, subscription.topic, shown, error)
+            self._log.warn(
+                "filter", "group %s, topic %s: %r is not a valid filter: %s", group, subscription.topic, shown, error
+            )
             self._dirty |= filters.pop(subscription.topic, None) is not None
             if not filters:
                 del self._by_group[group]
@@ -236,6 +238,10 @@ class ConsumerFilters:
                     self._by_group.setdefault(group, {})[topic] = ConsumerFilter(data)
                 except ExpressionError as error:
                     log.warning(
-                        "%s: %r of group %s is no filter: %s", self._path, data.expression[:SHOWN_CHARS], group, error
+                        "%s: %r of group %s is not a valid filter: %s",
+                        self._path,
+                        data.expression[:SHOWN_CHARS],
+                        group,
+                        error,
                     )
                     self._dirty = True
