@@ -70,7 +70,7 @@ def test_an_offset_beyond_the_end_of_its_queue_is_set_to_the_end(
     caplog.clear()
     harness.start()
     assert committed(harness) == 4
-    assert "T@g: offset 9 of queue 0 lies beyond its end, now 4" in caplog.text
+    assert "T@g: offset 9 of queue 0 is beyond the end of the queue, and is set to 4" in caplog.text
     harness.restart()
     assert committed(harness) == 4
 

@@ -537,7 +537,7 @@ class TestHalfMessagesOfApache:
         half(harness, b"another")
         harness.advance(ROUND_MS + 1000)
         assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
-        assert "it cannot be put back" in caplog.text
+        assert "the broker cannot store it again" in caplog.text
         assert len(checks(connection)) == 1
 
     def test_a_half_message_without_room_for_its_expiry_expires(self, harness: BrokerHarness) -> None:

@@ -47,7 +47,7 @@ def changed(
         if sign not in ("+", "-") or not key:
             raise BadAttribute(f"wrong format key: {signed}: write +key=value, or -key to remove one")
         if key not in values:
-            raise BadAttribute(f"unsupported key: {key}: there are {', '.join(values) or 'none'}")
+            raise BadAttribute(f"unsupported key: {key}: the supported keys are {', '.join(values) or 'none'}")
         if known is None and sign == "-":
             raise BadAttribute(f"only add attribute is supported while creating topic. key: {key}")
         if known is not None and key in _FIXED:
@@ -57,7 +57,7 @@ def changed(
                 raise BadAttribute(f"attempt to delete a nonexistent key: {key}")
             del found[key]
         elif value not in values[key]:
-            raise BadAttribute(f"{key} is {value}: it can be {', '.join(values[key])}")
+            raise BadAttribute(f"{key} is {value}: the values are {', '.join(values[key])}")
         else:
             found[key] = value
     return found

@@ -160,6 +160,12 @@ class ConsumerOffsets:
             for queue_id, offset in queues.items():
                 end = queue_end(topic, queue_id)
                 if offset > end:
-                    log.warning("%s: offset %d of queue %d lies beyond its end, now %d", key, offset, queue_id, end)
+                    log.warning(
+                        "%s: offset %d of queue %d is beyond the end of the queue, and is set to %d",
+                        key,
+                        offset,
+                        queue_id,
+                        end,
+                    )
                     queues[queue_id] = end
                     self._dirty = True

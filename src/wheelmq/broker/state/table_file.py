@@ -113,7 +113,9 @@ class TableFile:
                 self._saved = self._changes
                 self._written(self._saved, None)
             except OSError as error:
-                log.error("%s could not be written at the stop, its last changes are lost: %s", self.path, error)
+                log.error(
+                    "the broker could not write %s at the stop, and its last changes are lost: %s", self.path, error
+                )
 
     def _ended(self, upto: int, began_ms: int, result: object) -> None:
         now_ms = self._now_ms()
@@ -123,7 +125,7 @@ class TableFile:
         if isinstance(result, BaseException):
             error = result if isinstance(result, OSError) else OSError(f"{type(result).__name__}: {result}")
             self._rest_until_ms, self._due_ms = now_ms + RETRY_MS, now_ms + WRITE_INTERVAL_MS
-            self._log.warn("failed", "%s could not be written, the broker will try again: %s", self.path, error)
+            self._log.warn("failed", "the broker could not write %s, and will try again: %s", self.path, error)
         else:
             self._saved = max(self._saved, upto)
             self._due_ms = now_ms + WRITE_INTERVAL_MS

@@ -257,7 +257,7 @@ class Topics:
 def check_queues(count: int) -> int:
     """Return `count` if a topic may have that number of queues. Raises ValueError otherwise."""
     if not 1 <= count <= QUEUES_MAX:
-        raise ValueError(f"a topic has from 1 to {QUEUES_MAX} queues, not {count}")
+        raise ValueError(f"a topic has 1 to {QUEUES_MAX} queues, not {count}")
     return count
 
 
@@ -267,7 +267,7 @@ def _bound_queues(config: TopicConfig) -> None:
     config.read_queue_nums, config.write_queue_nums = bounded = tuple(max(0, min(n, QUEUES_MAX)) for n in found)
     if bounded != found:
         log.warning(
-            "topic %s is stored with %s queues to read and write: taken as %s", config.topic_name, found, bounded
+            "topic %s is stored with %s read and write queues: the broker uses %s", config.topic_name, found, bounded
         )
 
 

@@ -82,7 +82,11 @@ class Checks:
         transactions = self._transactions
         half = queue_record(self._broker.store, HALF_TOPIC, offset)
         if half is None:
-            log.critical("transactions: there is no half message at queue offset %d any more: it has no end", offset)
+            log.critical(
+                "transactions: the half message at queue offset %d is no longer in the log, so its transaction "
+                "cannot end",
+                offset,
+            )
             transactions.pending.drop(offset)
             return 0
         age_ms = self._broker.clock.now_ms() - half.message.born_ms
@@ -96,7 +100,7 @@ class Checks:
         try:
             stored = transactions.put_back(half, checked=is_asked)
         except (PropertiesTooLong, RecordTooLong) as error:  # Apache RocketMQ accepts messages that leave no room
-            return self._give_up(half, f"it cannot be put back: {error}")
+            return self._give_up(half, f"the broker cannot store it again: {error}")
         if is_asked:
             self._ask(half, stored)
         return 1
@@ -110,7 +114,7 @@ class Checks:
             return str(error)
         if times < self._times_max and age_ms <= self._broker.settings.file_reserved_time * HOUR_MS:
             return None
-        return f"its producer was asked {times} times, it is {age_ms // 1000} s old"
+        return f"its producer was asked {times} times, and it is {age_ms // 1000} s old"
 
     def _give_up(self, half: Record, why: str) -> int:
         """Move `half` to the topic of discarded transactions. Return the number of appended records."""
@@ -118,10 +122,10 @@ class Checks:
         try:
             self._transactions.discard(half)
         except RecordTooLong as error:
-            log.critical("transactions: %s is set aside until the next start: %s", key, error)
+            log.critical("transactions: the broker skips %s until the next start: %s", key, error)
             self._transactions.pending.drop(half.queue_offset)
             return 0
-        log.error("transactions: %s goes to %s: %s", key, CHECK_MAX_TIME_TOPIC, why)
+        log.error("transactions: the broker moves %s to %s: %s", key, CHECK_MAX_TIME_TOPIC, why)
         return 1
 
     def _ask(self, half: Record, stored: Appended) -> None:
@@ -131,7 +135,7 @@ class Checks:
         connection = broker.clients.available_producer(group, self._asked)
         self._asked += 1
         if connection is None:
-            log.warning("transactions: no producer of the group %r is there to be asked", group)
+            log.warning("transactions: no producer of the group %r is connected to check a transaction", group)
             return
         unique_key = half.message.properties.get(props.UNIQ_KEY)
         fields = headers.texts(

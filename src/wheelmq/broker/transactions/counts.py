@@ -40,7 +40,7 @@ class TransactionCounts:
         try:
             found = config_file.load(self._disk, self._path, TransactionMetrics) or TransactionMetrics()
         except BodyError as error:
-            log.warning("transactions: counts of an earlier run are not read, and are counted anew: %s", error)
+            log.warning("transactions: the saved counts are unreadable, and the broker counts again: %s", error)
             found = TransactionMetrics()
         return TransactionMetrics(data_version=found.data_version)
 

@@ -128,7 +128,7 @@ def real_queue(half: Message) -> tuple[str, int]:
     topic = half.properties.get(props.REAL_TOPIC, "")
     queue_id = java_int(half.properties.get(props.REAL_QID, ""))
     if names.topic_problem(topic) or topic in names.NOT_FOR_SENDING or queue_id is None or queue_id < 0:
-        raise Unending(f"the half message is meant for topic {topic!r}, queue {queue_id}")
+        raise Unending(f"the half message has an invalid real topic or queue: topic {topic!r}, queue {queue_id}")
     return topic, queue_id
 
 

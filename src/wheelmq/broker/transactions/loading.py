@@ -46,7 +46,11 @@ def load(store: Store, first: int, in_ops: set[int], recovered_ends: RecoveredEn
     missing = []
     for offset, record in queue_records(store, HALF_TOPIC, first):
         if record is None:
-            log.critical("transactions: there is no half message at queue offset %d any more: it has no end", offset)
+            log.critical(
+                "transactions: the half message at queue offset %d is no longer in the log, so its transaction "
+                "cannot end",
+                offset,
+            )
             missing.append(offset)
             continue
         half = _Half(Place(offset, record.position), record.message.properties.get(REAL_TOPIC, ""))

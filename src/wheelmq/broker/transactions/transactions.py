@@ -214,4 +214,6 @@ class Transactions:
             if job is not None:
                 job()
         except OSError as error:
-            log.error("transactions: how far they are done with is not written down, and is found again: %s", error)
+            log.error(
+                "transactions: the broker could not save their progress, and the next start finds it again: %s", error
+            )
