@@ -118,8 +118,9 @@ class BrokerApp:
             await self._server.listen(self.settings.listen_host, port)
         except (OSError, OverflowError) as error:
             log.warning(
-                "nobody listens on the fast port, %d: %s. Clients with a VIP channel do not reach the broker: choose "
-                "another listen_port, which is %d above it; or, without such clients, set fast_port_enable=false",
+                "the broker could not open the fast port %d: %s. Clients with a VIP channel cannot reach the "
+                "broker. Choose another listen_port, which is %d above the fast port. Without such clients, set "
+                "fast_port_enable=false",
                 port,
                 error,
                 FAST_PORT_BELOW,
@@ -159,8 +160,8 @@ def _limits(settings: BrokerSettings) -> Limits:
     possible = connections_possible(settings.connections_max)
     if possible < settings.connections_max:
         log.warning(
-            "at most %d connections are taken: the process may open no more files (ulimit -n, or LimitNOFILE of its "
-            "service)",
+            "the broker accepts at most %d connections, because the process cannot open more files (ulimit -n, or "
+            "LimitNOFILE of its service)",
             possible,
         )
     return Limits(

@@ -88,7 +88,7 @@ class KeySearch:
 
     def _take(self, result: Any) -> None:
         if isinstance(result, BaseException):
-            log.error("the blocks cannot be searched for a key: %s", result)
+            log.error("the search of the blocks for a key failed: %s", result)
             self._end()
             return
         self._origins.update(result.origins)

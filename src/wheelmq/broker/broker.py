@@ -119,7 +119,7 @@ class Broker:
         try:
             recovered_ends = self._recover()
         except SnapshotWrong as error:
-            log.warning("the snapshot is removed, and the whole log is walked: %s", error)
+            log.warning("recovery deletes the snapshot and reads the whole log: %s", error)
             recovered_ends = self._recover()
         self._open_tables()
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
@@ -441,7 +441,7 @@ class Broker:
         try:
             self._dispatch()
         except Exception as error:
-            log.error("queue units are missing and will be written at the next start: %s", error)
+            log.error("queue units are missing, and the next start writes them: %s", error)
         if self.failure is None:
             self.transactions.close()
         self.periodic_tasks.save_tables()
@@ -463,7 +463,7 @@ class Broker:
     def reject_sends(self, reason: str) -> None:
         """Answer sends with SERVICE_NOT_AVAILABLE for RETRY_MS. After that, the next send tries again."""
         if self.rejection is None:
-            self._log.log(logging.ERROR, "refused", "sends are refused: %s", reason)
+            self._log.log(logging.ERROR, "refused", "the broker rejects sends: %s", reason)
         self.rejection = reason
         self._rejected_ms = self.now_monotonic_ms()
 

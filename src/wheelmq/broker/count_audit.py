@@ -69,11 +69,14 @@ class CountAudit:
             return
         self._recount = None
         if recount.is_void:
-            log.warning("timer: what waits could not be counted anew: some of it left and is gone; tried again later")
+            log.warning(
+                "timer: the count of pending messages failed, because the log no longer has some records. The "
+                "broker tries again later"
+            )
             return
         wrong = recount.correct()
         self._metrics.recounted(wrong)
-        log.info("timer: %d messages wait, counted anew", self._broker.timer.pending_by_queue.sum())
+        log.info("timer: the count found %d pending messages", self._broker.timer.pending_by_queue.sum())
 
     def _take(self, step: Step) -> None:
         self._step = step

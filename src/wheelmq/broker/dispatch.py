@@ -36,8 +36,8 @@ A = TypeVar("A")
 HANDLERS: dict[int, Handler] = {}
 
 _TOO_MANY_HELD: Final = (
-    f"too many requests are held: {HOLDS_OF_ONE_MAX} of a connection may be, {HOLDS_MAX} of all, and those by tags "
-    "count for each tag too. Ask again later"
+    f"too many held requests: at most {HOLDS_OF_ONE_MAX} per connection and {HOLDS_MAX} in total. A pull by tags "
+    "counts for each tag too. Try again later"
 )
 
 

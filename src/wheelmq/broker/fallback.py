@@ -182,7 +182,7 @@ class Fallback:
             return
         if turns.is_held(now_ms):
             log.warning(
-                "pipeline %s has the lease and has committed nothing for %d s: the broker takes the lease back",
+                "pipeline %s has the lease and has not committed a turn for %d s: the broker ends the lease",
                 turns.holder,
                 (now_ms - self._trust_ms) // 1000,
             )
@@ -209,7 +209,9 @@ class Fallback:
         if self._is_overriding:
             self._is_overriding, self._trust_ms = False, now_ms
         log.error(
-            "timer: the broker cannot index messages itself, and tries again later: %s: %s", type(error).__name__, error
+            "timer: the broker failed to index messages itself, and tries again later: %s: %s",
+            type(error).__name__,
+            error,
         )
 
     # Log -----------------------------------------------------------------------------------------------------------
@@ -221,8 +223,8 @@ class Fallback:
         units = int(timer.wheel.units[later].sum())
         if units:
             log.info(
-                "timer: the wheel has %d units and no pipeline has the lease yet; the broker arms messages that fall "
-                "due before one comes",
+                "timer: the wheel has %d units and no pipeline has the lease yet; until a pipeline has it, the "
+                "broker arms due messages itself",
                 units,
             )
 
@@ -233,8 +235,8 @@ class Fallback:
         turns = self._timer.turns
         is_held = turns.is_held(now_ms)
         log.warning(
-            "pipeline: no turn came in time (%s): until one does, the broker arms and indexes messages itself, and "
-            "they stay on time",
+            "pipeline: no turn came in time (%s). Until the next turn, the broker arms and indexes messages "
+            "itself, and releases them on time",
             f"pipeline {turns.holder} has the lease" if is_held else "no pipeline has the lease",
         )
 
@@ -243,7 +245,8 @@ class Fallback:
             return
         done = self._figures() - self._before
         log.info(
-            "pipeline: it turns again; for %d s the broker did its work: %d messages armed, %d indexed",
+            "pipeline: turns run again. For %d s the broker did the pipeline's work: %d messages armed, %d "
+            "messages indexed",
             (now_ms - self._began_ms) // 1000,
             done["armed"],
             done["indexed"],

@@ -190,7 +190,7 @@ class Flush:
         """End a flush of `side`. Returns whether its bytes count as on disk."""
         side.is_running = False
         if isinstance(result, BaseException):
-            log.critical("a log could not be brought to disk: %s", result)
+            log.critical("a flush of the log failed: %s", result)
             self._fail(result)
         return not self._has_failed
 

@@ -176,7 +176,7 @@ class Hooks:
             except PeerError:
                 raise
             except Exception:
-                log.exception("a hook before a send")
+                log.exception("a hook failed before a send")
 
     def after_send(self, context: SendMessageContext, answer: Answer) -> None:
         """Call the hooks after a send, with the fields of its answer."""
@@ -191,7 +191,7 @@ class Hooks:
             try:
                 hook.send_message_after(context)
             except Exception:
-                log.exception("a hook after a send")
+                log.exception("a hook failed after a send")
 
     def before_consume(self, context: ConsumeMessageContext) -> None:
         """Call the hooks before a pull is answered."""
@@ -199,7 +199,7 @@ class Hooks:
             try:
                 hook.consume_message_before(context)
             except Exception:
-                log.exception("a hook before messages go to a consumer")
+                log.exception("a hook failed before the answer to a pull")
 
     def after_consume(self, context: ConsumeMessageContext) -> None:
         """Call the hooks after a message was sent back."""
@@ -207,4 +207,4 @@ class Hooks:
             try:
                 hook.consume_message_after(context)
             except Exception:
-                log.exception("a hook after a message was handed back")
+                log.exception("a hook failed after a consumer sent a message back")

@@ -35,7 +35,7 @@ class LeaseWatch:
             self._log.warn(
                 "loop",
                 "pipeline %r at %s is the last of %d that opened the lease within %d s without a turn: its driver "
-                "starts again and again, or two drivers have one id; see the pipeline's log",
+                "restarts repeatedly, or two drivers have the same id. See the pipeline's log",
                 holder.name,
                 holder.address,
                 LOOP_OPENINGS,
@@ -48,11 +48,13 @@ class LeaseWatch:
 
     def note_refused(self, holder: Holder, held: LeaseHeld) -> None:
         """Log that `holder` gets no lease."""
-        self._log.warn("refused", "pipeline %r at %s gets no lease: %s", holder.name, holder.address, held)
+        self._log.warn(
+            "refused", "the broker rejects a lease for pipeline %r at %s: %s", holder.name, holder.address, held
+        )
 
     def note_wrong(self, turn: int, refused: TurnRejected) -> None:
         """Log that the broker rejected the rows of a turn."""
-        self._log.warn("wrong", "turn %d is refused, nothing is changed: %s", turn, refused)
+        self._log.warn("wrong", "the broker rejects turn %d and applies none of its rows: %s", turn, refused)
 
     def poll(self, turns: Turns, now_ms: int) -> None:
         """Log once that the holder does not renew its lease."""
@@ -60,7 +62,7 @@ class LeaseWatch:
         if has_lapsed and not self._has_lapsed:
             self._log.warn(
                 "lapsed",
-                "pipeline %r has not renewed its lease for %d ms: no turn runs until a pipeline opens another one",
+                "pipeline %r has not renewed its lease for %d ms: no turn runs until a pipeline opens a new lease",
                 turns.holder,
                 turns.silent_ms(now_ms),
             )

@@ -113,7 +113,7 @@ class OverloadGuard:
         if found is None:
             self._taken[group] = self._taken.get(group, 0) + 1
         else:
-            text = "a request of the group %s from %s is told to come again: %s"
+            text = "a request of the group %s from %s is rejected and may be retried: %s"
             self._log.warn(found.kind + group.name, text, group.name, peer_text(connection), found.remark)
         return found
 

@@ -80,7 +80,7 @@ class PeriodicTasks:
     def note_saved(self, result: object) -> None:
         """Log the error of a background job. The part that submitted the job tries it again."""
         if isinstance(result, BaseException):
-            log.error("what the broker does to its files beside serving could not be done: %s", result)
+            log.error("a background task on the broker's files failed: %s", result)
 
     def _save(self, table: ConsumerOffsets | ConsumerFilters, *, inline: bool = False) -> None:
         job = table.save_job()

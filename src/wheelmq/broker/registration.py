@@ -88,7 +88,7 @@ class _NameServer:
         try:
             await self._caller.ask(Command(code=RequestCode.UNREGISTER_BROKER, ext=_header(self._broker)), 1.0)
         except (CallError, Refused) as error:
-            log.info("name server %s was not told of the stop: %s", self._caller.address, error)
+            log.info("the broker could not unregister at name server %s: %s", self._caller.address, error)
         await self._caller.close()
 
     async def _run(self) -> None:
@@ -127,8 +127,8 @@ class _NameServer:
         settings = self._broker.settings
         self._thinned.warn(
             "twin",
-            "name server %s knows another broker with the name %r and the id %d, at %s: each registration takes the "
-            "routes from the other one. Give one of them another broker_name",
+            "name server %s knows another broker with the name %r and the id %d, at %s: each registration replaces "
+            "the routes of the other broker. Give one of the two another broker_name",
             self._caller.address,
             settings.broker_name,
             settings.broker_id,

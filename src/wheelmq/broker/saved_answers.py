@@ -60,7 +60,10 @@ def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answe
     table, size = broker.topics.file, _memory_bytes(request)
     _check_room(table)
     if broker.topics.waiting_bytes + size > WAITING_BYTES_MAX or len(broker.new_queues) >= WAITERS_MAX:
-        remark = f"{broker.topics.waiting_bytes} bytes of sends wait for new topics in {table.path.name}: send again"
+        remark = (
+            f"{broker.topics.waiting_bytes} bytes of sends wait until {table.path.name} has their new topics: send "
+            "again"
+        )
         raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
     if request.waits_since_ms is None:
         request.waits_since_ms = broker.clock.now_ms()
@@ -106,7 +109,7 @@ def _memory_bytes(request: Request) -> int:
 
 def _check_room(table: TableFile) -> None:
     if not table.has_room:
-        remark = f"too many requests wait until {table.path.name} is written: ask again"
+        remark = f"too many requests wait until {table.path.name} is written: try again"
         raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
 
 

@@ -246,13 +246,14 @@ def check(settings: BrokerSettings) -> None:
         )
     if settings.block_length_seconds < BLOCK_SECONDS_MIN:
         raise ValueError(
-            f"block_length_seconds is {settings.block_length_seconds}: blocks shorter than {BLOCK_SECONDS_MIN} s run "
-            f"out of numbers; set {BLOCK_SECONDS_MIN} or more (3600 is usual; blocks that are there keep their length)"
+            f"block_length_seconds is {settings.block_length_seconds}: with blocks shorter than {BLOCK_SECONDS_MIN} "
+            f"s the broker runs out of block numbers; set {BLOCK_SECONDS_MIN} or more (3600 is usual; existing "
+            "blocks keep their length)"
         )
     for address in settings.namesrv:
         host, _, port = address.rpartition(":")
         if not _may_be_host(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise ValueError(f"namesrv has {address!r}: write HOST:PORT, more of them with a semicolon between")
+            raise ValueError(f"namesrv has {address!r}: write HOST:PORT, and separate several addresses by semicolons")
 
 
 def _may_be_host(name: str) -> bool:

@@ -36,9 +36,9 @@ def check_index_size(*, slots: int, units: int) -> None:
     index_bytes = IndexSize(slots, units).file_bytes
     if index_bytes > INT_MAX:
         raise ValueError(
-            f"max_hash_slot_num is {slots} and max_index_num is {units}: an index "
-            f"file would have {index_bytes} bytes, and {INT_MAX} are possible; set fewer slots (4 bytes each) or fewer "
-            "entries (20 bytes each)"
+            f"max_hash_slot_num is {slots} and max_index_num is {units}: an index file would have {index_bytes} "
+            f"bytes, and the limit is {INT_MAX} bytes; set fewer slots (4 bytes each) or fewer entries (20 bytes "
+            "each)"
         )
 
 
@@ -48,8 +48,7 @@ def body_size_warning(*, body_bytes_max: int, log_file_bytes: int) -> str | None
     if needed <= log_file_bytes:
         return None
     return (
-        f"body_bytes_max is {body_bytes_max}, and a log file has {log_file_bytes} bytes "
-        f"(log_file_bytes). A body of that length with topic and properties needs up to {needed} bytes. The broker "
-        "refuses messages that are longer than a log file. Set a smaller body_bytes_max, or begin a new store with a "
-        "larger log_file_bytes"
+        f"body_bytes_max is {body_bytes_max}, and a log file has {log_file_bytes} bytes (log_file_bytes). A body of "
+        f"that length with topic and properties needs up to {needed} bytes. The broker rejects messages that are "
+        "longer than a log file. Set a smaller body_bytes_max, or create a new store with a larger log_file_bytes"
     )

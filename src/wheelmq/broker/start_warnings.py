@@ -38,11 +38,11 @@ def disk_warning(settings: BrokerSettings, *, total: int, used: int, free: int, 
     if 100 * used > ratio * total:
         return (
             f"the disk of {store} is {100 * used / total:.0f} % full: the broker rejects messages above {ratio} % "
-            f"(disk_space_warning_level_ratio). Make room there, or choose another --home"
+            "(disk_space_warning_level_ratio). Free space there, or choose another --home"
         )
     if not is_new:
         return None
-    remedy = "make room there, or choose another --home"
+    remedy = "free space there, or choose another --home"
     if file_bytes > SMALL_LOG_FILE_BYTES:
         remedy += f", or start a new store with `--set log_file_bytes={SMALL_LOG_FILE_BYTES}`, at each start"
     if free < file_bytes:
@@ -80,7 +80,7 @@ def address_warning(settings: BrokerSettings) -> str | None:
     if is_loopback(settings.listen_host) or not is_loopback(settings.broker_ip):
         return None
     return (
-        f"the broker listens on {settings.listen_host}, and routes name {settings.broker_ip} as its address: clients "
+        f"the broker listens on {settings.listen_host}, and routes have {settings.broker_ip} as its address: clients "
         "on other machines cannot reach it. Set broker_ip to an address of this machine"
     )
 

@@ -61,7 +61,7 @@ class Steps:
             self.last_error = error
             self._log.warn(
                 name,
-                "the step %r of a tick failed; the other steps go on, and it is tried again: %s",
+                "the step %r of a tick failed. The other steps continue, and the broker will try it again: %s",
                 name,
                 _Trace(error),
             )

@@ -60,7 +60,7 @@ class TimerTasks:
             ("timerStopDequeue", settings.timer_stop_dequeue),
         ):
             if stops:
-                log.warning("%s is on: messages in the timer queue wait until it is off", name)
+                log.warning("%s is on: messages in the timer queue stay there until it is off", name)
 
     def take_stops(self) -> None:
         """Apply timerStopEnqueue and timerStopDequeue after a change at run time.
@@ -121,7 +121,8 @@ class TimerTasks:
         self._progress = progress
         check = timer.check(broker.releaser.earliest_in_hand_ms())
         log.info(
-            "timer: %d wait, %d of them not indexed, %d staged; %d released since the start; all before %d is out",
+            "timer: %d pending messages, %d of them not indexed, %d staged; %d released since the start; all "
+            "due before %d are settled",
             waiting,
             timer.queue.end - timer.indexed_to,
             timer.armed.count + broker.releaser.in_hand(),

@@ -329,7 +329,7 @@ class TestIndexLane:
         assert harness.broker.timer.indexed_to == 0
         with pytest.raises(Refused, match="STALE"):
             harness.advance(15_000, model.renew, 1000)
-        assert "committed nothing" in caplog.text
+        assert "has not committed a turn" in caplog.text
         harness.advance(1000)
         assert harness.broker.timer.indexed_to == 10
         with pytest.raises(Refused, match="STALE"):
@@ -432,9 +432,9 @@ class TestLog:
         harness.advance(60_000)
         warned = [record for record in caplog.records if "no turn came in time" in record.message]
         assert [record.levelno for record in warned] == [logging.WARNING]
-        assert "turns again" not in caplog.text
+        assert "turns run again" not in caplog.text
         harness.advance(5000, model.work, 500)
-        ended = [record for record in caplog.records if "turns again" in record.message]
+        ended = [record for record in caplog.records if "turns run again" in record.message]
         assert [record.levelno for record in ended] == [logging.INFO] and "messages armed" in ended[0].message
 
     def test_a_start_logs_that_no_pipeline_has_the_lease(

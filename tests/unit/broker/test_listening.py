@@ -106,7 +106,7 @@ def test_a_fast_port_in_use_is_logged(tmp_path: Path, caplog: pytest.LogCaptureF
     (line,) = [
         one.getMessage() for one in caplog.records if one.name == app_log.name and "fast port" in one.getMessage()
     ]
-    assert f"nobody listens on the fast port, {port - FAST_PORT_BELOW}: " in line
+    assert f"could not open the fast port {port - FAST_PORT_BELOW}: " in line
 
 
 def test_an_idle_connection_is_closed(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class TestLease:
             model.renew()
             assert twin.work() is Done.WAITING
         assert model.epoch == epoch == harness.broker.timer.turns.epoch
-        refused = [record for record in caplog.records if "gets no lease" in record.message]
+        refused = [record for record in caplog.records if "rejects a lease" in record.message]
         assert 1 <= len(refused) <= 4, "one line in ten seconds"
         assert "pipeline 'model' at 10.0.0.1:" in refused[0].message
 

@@ -157,7 +157,7 @@ def test_two_brokers_with_one_name_log_each_others_address(tmp_path: Path, caplo
                 for harness, registration in ((first, one), (second, two)):
                     harness.broker.topics.changed = True
                     registration.poll()
-                lines = [text for text in caplog.messages if "each registration takes" in text]
+                lines = [text for text in caplog.messages if "each registration replaces" in text]
                 return all(any(f"at 127.0.0.1:{port}" in text for text in lines) for port in (29_001, 29_002))
 
             await until(both_logged)

@@ -35,7 +35,7 @@ def test_a_broker_whose_store_is_removed_rejects_sends(
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "disk is full" not in (answer.remark or "") and "removed or replaced" in (answer.remark or "")
     lines = [one.getMessage() for one in caplog.records if one.levelno == logging.CRITICAL]
-    assert len(lines) == 1 and "put it back from a copy" in lines[0]
+    assert len(lines) == 1 and "restore a copy" in lines[0]
     harness.stop()
     assert (contents(store) if store.exists() else {}) == before
 

@@ -11,7 +11,7 @@ from wheelmq.broker.start_warnings import address_warning, disk_warning, first_b
 from wheelmq.testing.harness import BrokerHarness
 
 GIB = 1 << 30
-REMEDY = "make room there, or choose another --home, or start a new store with `--set log_file_bytes=67108864`"
+REMEDY = "free space there, or choose another --home, or start a new store with `--set log_file_bytes=67108864`"
 
 
 def settings(**chosen: object) -> BrokerSettings:

@@ -215,7 +215,7 @@ def test_a_rejected_turn_is_logged_and_changes_nothing(
     rows["position"] = 1 << 40
     with pytest.raises(Refused, match="TURN_REFUSED: index: the row of origin 0x3000000000000000"):
         commit(harness, model, plan, [tasks[0]._replace(rows=rows)])
-    assert "turn 1 is refused, nothing is changed: index: the row of origin" in caplog.text
+    assert "rejects turn 1 and applies none of its rows: index: the row of origin" in caplog.text
     commit(harness, model, plan, tasks)
     harness.advance(4000)
     assert harness.bodies("T") == [b"body"]
