@@ -61,8 +61,8 @@ WAIT_MS: Final = 25_000
 CASE_S: Final = 60
 """Longest time for one case. A slower broker counts as hung."""
 EXAMPLES: Final = 3
-NOT_OF_DAMAGE: Final = ("is removed and made anew from the log", "blocks: the last stop was none")
-"""Warnings about the last index file, and about blocks, after any kill."""
+NOT_OF_DAMAGE: Final = ("and writes it again from the log", "blocks: the last stop was none")
+"""What is told of the last index file, and of blocks, after any kill."""
 
 
 SET_ASIDE_TOLD: Final = "is set aside: its record is damaged"

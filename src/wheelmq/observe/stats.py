@@ -150,7 +150,9 @@ class Stats:
         """Return the row of a new counter, or -1 if there is no room."""
         if not self._free and self._used == COUNTERS_MAX:
             if not self._is_full:
-                log.warning("%d counters are kept, and no more: those of %s %s are not", COUNTERS_MAX, name, key)
+                log.warning(
+                    "the limit of %d counters is reached: the broker does not count %s %s", COUNTERS_MAX, name, key
+                )
             self._is_full = True
             return -1
         if self._free:

@@ -32,12 +32,12 @@ def load(disk: Disk, path: Path, shape: type[T]) -> T | None:
         if raw is None:
             continue
         if not raw.strip():
-            log.warning("%s is empty, and counts as if it were not there", candidate)
+            log.warning("%s is empty, and the broker ignores it", candidate)
             continue
         try:
             return bodies.read(raw, shape)
         except bodies.BodyError as error:
-            problem = bodies.BodyError(f"{candidate}: {error}; mend it or remove it")
+            problem = bodies.BodyError(f"{candidate}: {error}; repair the file or remove it")
             log.warning("%s", problem)
     if problem is not None:
         raise problem

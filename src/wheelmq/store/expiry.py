@@ -92,10 +92,12 @@ class Expiry:
             return
         upto = self._expired_to(regardless_of_age=forcibly)
         if upto > store.log.start:
-            log.info("log files before position %d are removed; the disk is %.0f %% full", upto, used)
+            log.info("the broker deletes the log files before position %d; the disk is %.0f %% full", upto, used)
             self.drop_before(upto)
         elif forcibly and not self._is_stuck:
-            log.warning("the disk is %.0f %% full, and all there is in the log is needed: make room on it", used)
+            log.warning(
+                "the disk is %.0f %% full, and the broker still needs all log files: free space on the disk", used
+            )
         self._is_stuck = forcibly and upto == store.log.start
 
     def _expired_to(self, *, regardless_of_age: bool) -> LogPosition:
@@ -141,4 +143,4 @@ class Expiry:
 
 def _log_failure(result: object) -> None:
     if isinstance(result, BaseException):
-        log.error("a file that has expired could not be removed: %s", result)
+        log.error("the broker could not delete an expired file: %s", result)

@@ -90,7 +90,7 @@ class MessageIndex:
     def __init__(self, store: Store, worker: Worker, size: IndexSize) -> None:
         """Open the index files. Raises ValueError when `size` leaves no room for an entry."""
         if size.slots < 1 or size.units < 2:
-            raise ValueError(f"an index file needs 1 slot and 2 units or more, not {size.slots} and {size.units}")
+            raise ValueError(f"an index file needs at least 1 slot and 2 units, not {size.slots} and {size.units}")
         self._store = store
         self._worker = worker
         self._size = size
@@ -148,12 +148,14 @@ class MessageIndex:
                 job()
                 self.indexed_to = self._reached
         except (OSError, RecordError) as error:
-            log.error("messages behind log position %d are not in the index yet: %s", self._reached, error)
+            log.error(
+                "the message index does not yet have the messages after log position %d: %s", self._reached, error
+            )
         try:
             if self._files:
                 self._files[-1].sync(self._size.file_bytes)
         except OSError as error:
-            log.error("the last index file is not on disk, and made anew at the next start: %s", error)
+            log.error("the flush of the last index file failed, and the next start writes the file again: %s", error)
             self._store.disk.remove(self._files[-1].path)
 
     def _next_job(self, upto: LogPosition) -> Callable[[], None] | None:
@@ -198,13 +200,14 @@ class MessageIndex:
         try:
             record = decode_record(source.view[at:])
             if record.position != base + at:
-                raise RecordError(f"it names log position {record.position}")
+                raise RecordError(f"the record names log position {record.position}")
         except RecordError as error:
             following = find_record(source.view, at + 1, base)
             if following is None:
                 raise
             log.critical(
-                "the record at log position %d has changed since it was stored, and no key finds it: %s",
+                "the record at log position %d has changed since it was stored, so the message index has no "
+                "entry for it: %s",
                 base + at,
                 error,
             )
@@ -272,7 +275,9 @@ class MessageIndex:
         self.indexed_to = max(self._reached, self._store.log.start)  # the records may have expired meanwhile
         failure = f"{type(result).__name__}: {result}" if isinstance(result, BaseException) else ""
         if failure and failure != self._failure:
-            log.error("messages behind log position %d are not in the index yet: %s", self.indexed_to, failure)
+            log.error(
+                "the message index does not yet have the messages after log position %d: %s", self.indexed_to, failure
+            )
         self._failure = failure
         self._again_s = self._store.clock.monotonic() + RETRY_S
 
@@ -361,7 +366,7 @@ class MessageIndex:
             file = self._whole_file(name)
             if file is None or not self._joins(file):
                 for gone in names[i:]:
-                    log.warning("index file %s is removed and made anew from the log", gone)
+                    log.warning("the broker deletes index file %s and writes it again from the log", gone)
                     disk.remove(self._folder / gone)
                 break
             self._files.append(file)

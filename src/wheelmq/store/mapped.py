@@ -88,7 +88,7 @@ class MappedSequence:
             if later - earlier != file_bytes:
                 why = (
                     f"files {earlier} and {later} are {later - earlier} bytes apart, not {file_bytes} bytes apart as "
-                    "configured: keep to the size that the store was begun with (of the log: log_file_bytes)"
+                    "configured: keep the file size with which the store was created (of the log: log_file_bytes)"
                 )
                 raise OSError(errno.EINVAL, why, str(folder))
         self._mapped = MappedFiles() if mapped is None else mapped
@@ -329,7 +329,7 @@ class HeldFiles:
         """Return the file that holds byte `position`. Raises LookupError if it is not held."""
         file = self._files.get(position - position % self.file_bytes)
         if file is None:
-            raise LookupError(f"position {position} is in no held file: these are from {self.start} to {self.end}")
+            raise LookupError(f"no file holds position {position}: the files hold {self.start} to {self.end}")
         return file
 
     def read(self, position: int, size: int) -> memoryview:

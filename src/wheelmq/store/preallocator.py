@@ -99,8 +99,10 @@ class PagePreallocator:
         self._is_populating = False
         if result is not True and not self._has_failed:
             self._has_failed = True
-            why = result if isinstance(result, BaseException) else "the system cannot do that (Linux before 5.14)"
-            log.warning("pages of %s are not populated ahead, which makes sends slower: %s", self._files.folder, why)
+            why = result if isinstance(result, BaseException) else "the system does not support it (Linux before 5.14)"
+            log.warning(
+                "the broker does not populate pages of %s ahead, which makes sends slower: %s", self._files.folder, why
+            )
 
 
 class FilePreallocator:
@@ -140,7 +142,7 @@ class FilePreallocator:
 
     def _take(self, result: Any) -> None:
         if isinstance(result, BaseException):
-            log.warning("the next file of %s could not be made ahead: %s", self._files.folder, result)
+            log.warning("the broker could not create the next file of %s ahead: %s", self._files.folder, result)
         else:
             self._files.take_ahead(result)
             if self._locks is not None:

@@ -131,7 +131,7 @@ class LogDamaged(OSError):
 
 def log_damaged(position: LogPosition) -> None:
     """Log that the record at `position` is set aside."""
-    log.critical("the record at log position %d has changed since it was stored: nobody gets it", position)
+    log.critical("the record at log position %d has changed since it was stored: no consumer receives it", position)
 
 
 def clear_row(row: Rows) -> None:
@@ -203,7 +203,7 @@ class LogScan:
             while self.end < stop:
                 count, more = self._fill(rows, count)
                 if not more:
-                    raise LogDamaged(errno.EIO, f"the log ends at {self.end}, before a record that a queue names")
+                    raise LogDamaged(errno.EIO, f"the log ends at {self.end}, before a record that a queue points to")
                 if count == len(rows):
                     yield rows[_are_in(rows[:, col.POSITION], positions)]
                     count = 0
@@ -309,7 +309,7 @@ class LogScan:
         if not self._is_empty_behind():
             raise LogDamaged(
                 errno.EIO,
-                f"no record at byte {at}, with records behind it that were on disk: put a good copy in its place, or "
+                f"no record at byte {at}, but records after it were on disk: put a good copy in its place, or "
                 "remove the file `checkpoint` to end the log there",
                 str(file.path),
             )

@@ -29,7 +29,7 @@ def load_snapshot(disk: Disk, paths: StorePaths) -> Snapshot | None:
     try:
         return Snapshot.decode(raw)
     except SnapshotDamaged as error:
-        log.warning("%s is not used, and the whole log is walked: %s", paths.snapshot, error)
+        log.warning("recovery ignores %s and reads the whole log: %s", paths.snapshot, error)
         return None
 
 
@@ -52,11 +52,11 @@ def _disagreements(store: Store, snapshot: Snapshot) -> Iterator[str]:
             continue  # it has expired
         record = _record_at(store, position)
         if record is None or (record.body_is_intact and record.offset_is_possible):
-            yield f"the record at {position} is not the damaged one that was there"
+            yield f"the record at {position} is not the damaged record of the snapshot"
     for key, queue in store.queues.items():
         end = snapshot.queue_ends.get(key, queue.start)
         if not _joins(queue, end, snapshot.position):
-            yield f"queue {key[1]} of topic {key[0]} has other units than then"
+            yield f"queue {key[1]} of topic {key[0]} has other units than the snapshot says"
     for topic, queue_id in snapshot.queue_ends:
         if store.queues.find(topic, queue_id) is None:
             yield f"queue {queue_id} of topic {topic} is gone"

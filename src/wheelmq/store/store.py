@@ -161,7 +161,7 @@ class Store:
         self._sync_tail(synced)
         self.disk.replace(self.paths.abort, str(self.disk.owner_id).encode())
         elapsed_s = self.clock.monotonic() - began_s
-        log.info("the log ends at %d; it was walked from %d in %.3f s", self.log.end, start, elapsed_s)
+        log.info("the log ends at %d; recovery read it from %d in %.3f s", self.log.end, start, elapsed_s)
         if self.log.last_store_ms < checkpoint.log_ms:
             log.critical(
                 "the log ends %d ms before records that the checkpoint says were on disk: they are missing",
@@ -286,8 +286,9 @@ class Store:
         beside = self.paths.consume_queues_ext
         if self.disk.list(beside):
             raise OSError(
-                f"{beside} is there: enableConsumeQueueExt was on, and queue units name what is in it in place of tags "
-                f"and times. Remove it and {self.paths.consume_queues}, and the queues are written again from the log"
+                f"{beside} exists: enableConsumeQueueExt was on, so queue units have addresses in that folder in "
+                f"place of tags and times. Remove it and {self.paths.consume_queues}: the next start writes the "
+                "queues again from the log"
             )
 
     def reserve(self, messages: list[Message], *, settles: Origin = NO_ORIGIN) -> None:
@@ -327,8 +328,8 @@ class Store:
     def _check_size(self, size: int) -> None:
         if size > self.record_bytes_max:
             raise RecordTooLong(
-                f"the message needs a record of {size} bytes, with what its delivery adds. The limit is "
-                f"{self.record_bytes_max} bytes, because log_file_bytes (mappedFileSizeCommitLog) is "
+                f"the message needs a record of {size} bytes, including the properties that delivery adds. The limit "
+                f"is {self.record_bytes_max} bytes, because log_file_bytes (mappedFileSizeCommitLog) is "
                 f"{self.settings.log_file_bytes}. Send a smaller message"
             )
 
@@ -442,7 +443,7 @@ def _encode_properties(message: Message, settles: Origin) -> bytes:
     if settles:
         encoded += props.encode({props.WMQ_ORIGIN: origin_text(settles)})
     if len(encoded) > props.PROPERTIES_BYTES_MAX:
-        raise PropertiesTooLong(f"{len(encoded)} bytes of properties; {props.PROPERTIES_BYTES_MAX} fit")
+        raise PropertiesTooLong(f"{len(encoded)} bytes of properties; the limit is {props.PROPERTIES_BYTES_MAX}")
     return encoded
 
 

@@ -56,8 +56,9 @@ class WarmLocks:
         elif not self._has_failed:
             self._has_failed = True
             log.warning(
-                "warm_maped_file_enable: log files are populated and not locked in memory: %s. The process may lock "
-                "too little memory: allow %d bytes with ulimit -l, or LimitMEMLOCK of its service",
+                "warm_maped_file_enable: the broker populates log files and does not lock them in memory: %s. The "
+                "memory lock limit of the process is too low: allow %d bytes with ulimit -l, or LimitMEMLOCK of "
+                "its service",
                 result,
                 self._needed_bytes,
             )

@@ -454,7 +454,10 @@ class Disk:
                 except FileNotFoundError:
                     is_same = False
                 if not is_same:
-                    text = "the store was removed or replaced under the broker, its lock file is not the one it holds"
+                    text = (
+                        "the store was removed or replaced while the broker runs: its lock file is not the one "
+                        "that the broker holds"
+                    )
                     raise StoreRemoved(errno.ESTALE, text, str(lock))
 
 

@@ -36,5 +36,5 @@ class RateLimitedLog:
         self._said_s[kind] = now_s
         unsaid = self._unsaid.pop(kind, 0)
         if unsaid:
-            message, arguments = f"{message} (and %d times since this was said last)", (*arguments, unsaid)
+            message, arguments = f"{message} (and %d times since the last such line)", (*arguments, unsaid)
         self._log.log(level, message, *arguments, exc_info=traceback)

@@ -125,7 +125,7 @@ def test_a_start_rejects_queues_with_extension_files(harness: BrokerHarness, tmp
         raw[20 * i + 12 : 20 * i + 20] = (-(1 << 63) + 48 * i).to_bytes(8, "big", signed=True)
     queue.write_bytes(raw)
     with pytest.raises(
-        OSError, match=r"enableConsumeQueueExt was on.*Remove it and .*consumequeue, and the queues are"
+        OSError, match=r"enableConsumeQueueExt was on.*Remove it and .*consumequeue: the next start writes"
     ):
         harness.start()
     shutil.rmtree(store / "consumequeue_ext")

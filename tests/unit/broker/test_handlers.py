@@ -442,7 +442,7 @@ class TestTopics:
         config = harness._folder / "config"
         (config / "topics.json").write_bytes(b"{")
         (config / "topics.json.bak").unlink(missing_ok=True)
-        with pytest.raises(bodies.BodyError, match="mend it or remove it"):
+        with pytest.raises(bodies.BodyError, match="repair the file or remove it"):
             harness.start()
         (config / "topics.json").unlink()
         harness.start()

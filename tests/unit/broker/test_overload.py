@@ -185,7 +185,7 @@ def test_rejections_are_logged_at_an_interval(harness: BrokerHarness, caplog: py
     said = [record.getMessage() for record in caplog.records if record.name == overload.log.name]
     assert len(said) == 2
     assert REJECT in said[0] and "10.0.0.1" in said[0] and "times" not in said[0]
-    assert said[1].endswith("(and 7 times since this was said last)")
+    assert said[1].endswith("(and 7 times since the last such line)")
 
 
 @pytest.mark.parametrize(

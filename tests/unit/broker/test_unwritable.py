@@ -89,4 +89,4 @@ def test_a_disk_that_stays_full_is_not_logged_ten_times_a_second(
         harness.advance(200)
         assert harness.broker.rejection is None
     lines = [one.getMessage() for one in caplog.records if "the broker rejects sends" in one.message]
-    assert len(lines) == 2 and "(and 49 times since this was said last)" in lines[1]
+    assert len(lines) == 2 and "(and 49 times since the last such line)" in lines[1]

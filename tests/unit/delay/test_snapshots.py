@@ -36,8 +36,8 @@ def capture_info_logs(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def walked_from(caplog: pytest.LogCaptureFixture) -> int:
-    """Return the position at which the last start began to walk the log."""
-    return int(re.findall(r"it was walked from (\d+)", caplog.text)[-1])
+    """Where the last start began to walk the log."""
+    return int(re.findall(r"recovery read it from (\d+)", caplog.text)[-1])
 
 
 def snapshot_of(harness: BrokerHarness) -> Snapshot:
@@ -153,17 +153,17 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "its first byte": (flip(0), "its checksum is wrong"),
     "a bit of it": (flip(SNAPSHOT.size), "its checksum is wrong"),
     "its end": (flip(-1), "its checksum is wrong"),
-    "cut": (cut_snapshot, "are no snapshot"),
+    "cut": (cut_snapshot, "are too few for a snapshot"),
     "gone": (remove_snapshot, ""),
     "of another log": (change(record_crc=1), "the log has another record"),
     "of a longer log": (change(position=1 << 40), "the log has no record"),
     "of a log elsewhere": (change(record_position=3), "the log has no record"),
-    "of other queues": (change(queue_ends={("T", 0): 3}), "has other units than then"),
+    "of other queues": (change(queue_ends={("T", 0): 3}), "has other units than the snapshot says"),
     "of more queues": (add_queue, "of topic U is gone"),
     "a queue gone": (remove_queue, "queue 0 of topic T is gone"),
-    "the timer queue gone": (remove_timer_queue, "has other units than then"),
-    "queues gone": (remove_queues, "than then"),
-    "a queue cut": (cut_queue, "queue 0 of topic T has other units than then"),
+    "the timer queue gone": (remove_timer_queue, "has other units than the snapshot says"),
+    "queues gone": (remove_queues, "than the snapshot says"),
+    "a queue cut": (cut_queue, "queue 0 of topic T has other units than the snapshot says"),
     "all that follows gone": (remove_all_derived_files, ""),
 }
 
@@ -198,7 +198,7 @@ def test_a_start_walks_the_log_if_a_pending_record_is_missing(
         file.seek(position)
         file.write(bytes(8))
     harness.start()
-    assert f"the log ends at {position}; it was walked from 0" in caplog.text
+    assert f"the log ends at {position}; recovery read it from 0" in caplog.text
     invariants.check(harness.broker)
 
 

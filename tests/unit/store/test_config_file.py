@@ -85,7 +85,7 @@ def test_an_unreadable_file_without_a_readable_backup_is_rejected(
     path.write_bytes(b"{")
     if other is not None:
         backup(path).write_bytes(other)
-    with pytest.raises(BodyError, match="mend it or remove it"):
+    with pytest.raises(BodyError, match="repair the file or remove it"):
         config_file.load(any_disk, path, Table)
 
 

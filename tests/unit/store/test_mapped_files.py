@@ -245,7 +245,7 @@ class TestAhead:
         disk.is_full = lambda path: True
         ahead.poll()
         worker.run()
-        assert "could not be made ahead" in caplog.text
+        assert "could not create the next file" in caplog.text
         disk.is_full = lambda path: False
         assert log.files.grow(SIZE).size == SIZE
 
@@ -449,7 +449,7 @@ class TestAhead:
         ahead = PagePreallocator(files, InlineWorker(), ManualClock(), SIZE // 4)
         for _ in range(4):
             ahead.poll(0, SIZE)
-        assert caplog.text.count("not populated ahead") == 1
+        assert caplog.text.count("does not populate pages") == 1
 
     def test_a_broker_makes_files_ahead(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path / "store", log_files_ahead=2) as harness:

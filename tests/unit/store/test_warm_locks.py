@@ -90,7 +90,9 @@ def test_missing_permission_gives_one_warning_with_the_needed_limit(
     for file in made:
         locks.lock([file])
     (line,) = caplog.messages
-    assert line.startswith("warm_maped_file_enable: log files are populated and not locked in memory: [Errno 12]")
+    assert line.startswith(
+        "warm_maped_file_enable: the broker populates log files and does not lock them in memory: [Errno 12]"
+    )
     assert f"allow {3 * SIZE} bytes with ulimit -l" in line
     locks.unlock_before(3 * SIZE)  # nothing to unlock
 

@@ -53,5 +53,5 @@ def test_a_rate_limited_log_counts_the_omitted_lines(caplog: pytest.LogCaptureFi
     assert lines == [
         ("ERROR", "request 0", True),
         ("ERROR", "refused", False),
-        ("ERROR", "refused (and 2 times since this was said last)", False),
+        ("ERROR", "refused (and 2 times since the last such line)", False),
     ]

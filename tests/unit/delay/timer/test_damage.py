@@ -105,7 +105,7 @@ class TestDamagedBodies:
         path.write_bytes(path.read_bytes().replace(b"recond", b"second"))
         with BrokerHarness(tmp_path) as harness:
             assert harness.bodies("T") == [b"first", b"second", b"third"]
-        assert "not the damaged one that was there" in caplog.text
+        assert "not the damaged record of the snapshot" in caplog.text
 
     def test_a_search_by_time_reads_the_time_of_a_damaged_record(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path) as harness:

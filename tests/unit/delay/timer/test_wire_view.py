@@ -231,7 +231,7 @@ class TestReadRequests:
             ("chain", [(1 << 40, 0)], "no file is"),
             ("chain", [(0, 0)], "no file is"),  # nothing was indexed yet
             ("body", [(0, 20)], "body"),
-            ("queue", [(0, 20)] * 5000, "are not up to"),
+            ("queue", [(0, 20)] * 5000, "are not whole ranges"),
         ],
     )
     def test_ranges_out_of_reach_are_rejected(
