@@ -49,9 +49,9 @@ def _inflated(raw: bytes) -> bytes:
     try:
         text = unpack.decompress(raw, INFLATED_BYTES_MAX)
     except zlib.error as error:
-        raise BodyError(f"a body that says it is compressed, and is not: {error}") from None
+        raise BodyError(f"a body with the compressed flag is not compressed: {error}") from None
     if not unpack.eof:
-        raise BodyError(f"a compressed body that is not whole within {INFLATED_BYTES_MAX} bytes")
+        raise BodyError(f"a compressed body is incomplete, or inflates to more than {INFLATED_BYTES_MAX} bytes")
     return text
 
 
@@ -71,7 +71,7 @@ class _Parts:
     def _bytes(self, count: int) -> bytes:
         end = self._at + count
         if count < 0 or end > len(self._raw):
-            raise BodyError(f"a compressed registration with a part of {count} bytes at {self._at} of {len(self._raw)}")
+            raise BodyError(f"a compressed registration has a part of {count} bytes at {self._at} of {len(self._raw)}")
         found = self._raw[self._at : end]
         self._at = end
         return found
@@ -82,8 +82,8 @@ def _topic(raw: bytes) -> TopicConfig:
     name, *fields = text.split(" ")
     counts = [java_int(field) for field in fields[:3]]
     if len(fields) < 4 or None in counts:
-        told = f"a compressed registration with the topic {text[:200]!r}"
-        raise BodyError(f"{told}: it is a name, three numbers and a filter type")
+        told = f"a compressed registration has the topic {text[:200]!r}"
+        raise BodyError(f"{told}: a topic has a name, three numbers and a filter type")
     read_queues, write_queues, perm = (count or 0 for count in counts)
     return TopicConfig(
         topic_name=name,

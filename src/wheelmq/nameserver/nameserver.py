@@ -90,7 +90,7 @@ class NameServer:
 
     def connection_lost(self, connection: ServerConnection) -> None:
         for address in self.routes.lose(connection):
-            log.info("broker %s is gone: its connection closed", address)
+            log.info("removed broker %s: its connection closed", address)
 
     def end_round(self) -> bool:
         """Return that a tick is due. Requests leave no work for the end of a round, and a tick is cheap."""
@@ -102,7 +102,7 @@ class NameServer:
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + self.settings.scan_interval_ms
             for address in self.routes.expire(now_ms):
-                log.info("broker %s is gone: it did not register in time", address)
+                log.info("removed broker %s: it did not register in time", address)
 
     def next_tick_ms(self) -> int:
         return max(1, self._next_scan_ms - self._now_ms())
@@ -157,8 +157,8 @@ class NameServer:
             answer.ext[REPLACED_ADDRESS] = self.routes.replaced
             self._log.warn(
                 "twin",
-                "two brokers have the name %r and the id %d: %s, which has just registered, and %s; clients get the "
-                "address of the last one that registered. Give one of them another broker_name",
+                "two brokers have the name %r and the id %d: %s, which has just registered, and %s; clients get "
+                "the address of the last one that registered. Give one of the two another broker_name",
                 live.name,
                 live.broker_id,
                 live.address,
@@ -218,7 +218,7 @@ class NameServer:
     def _put_kv(self, request: Command, connection: ServerConnection) -> Command:
         header = headers.read(request.ext, headers.KvHeader)
         if header.value is None:
-            return Command(code=ResponseCode.SYSTEM_ERROR, remark="namespace, key and value are needed")
+            return Command(code=ResponseCode.SYSTEM_ERROR, remark="namespace, key and value are required")
         self.kv.put(header.namespace, header.key, header.value)
         return Command(code=ResponseCode.SUCCESS)
 

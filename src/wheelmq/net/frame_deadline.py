@@ -40,7 +40,7 @@ class FrameDeadline:
         if connection.is_stalled and connection.bytes_drained > self._drained_bytes:
             self.watch(connection, begun=True, moved=False)
             return
-        text = "closing %s: a frame has begun and is not whole after %s s"
+        text = "closing %s: a frame is incomplete after %s s"
         server.log.log(logging.INFO, "slow", text, connection.peer, server.limits.frame_deadline_s)
         server.slow_frames += 1
         connection.close()

@@ -93,7 +93,7 @@ class MemoryGuard:
 
     def _close(self, connection: ServerConnection) -> None:
         self.closed += 1
-        text = "closing %s, which holds %d bytes: more than %d are in memory for all connections"
+        text = "closing %s, which holds %d bytes: all connections together exceed the limit of %d bytes"
         bound = self._server.limits.bytes_in_flight_max
         self._log.warn("closed", text, connection.peer, connection.bytes_held, bound)
         connection.abort()

@@ -98,7 +98,7 @@ class RpcClient:
                     await writer.drain()
         except (OSError, TimeoutError) as error:
             self._give_up(writer, heard, timeout_s)
-            raise CallError(f"{self.address} does not read: {error or 'too long'}") from None
+            raise CallError(f"{self.address} does not read: {error or 'no progress in time'}") from None
 
     async def close(self) -> None:
         """Close the connection for good. Waiting calls fail, and requests of the server remain without an answer."""
@@ -189,8 +189,8 @@ class RpcClient:
         except (OSError, FrameError) as error:
             self._lose(writer, CallError(f"the connection to {self.address} failed: {error}"))
         except Exception as error:
-            log.exception("what came from %s was not worked off", self.address)
-            problem = f"the connection to {self.address} was given up: {type(error).__name__}: {error}"
+            log.exception("an error occurred while reading from %s", self.address)
+            problem = f"dropped the connection to {self.address}: {type(error).__name__}: {error}"
             self._lose(writer, CallError(problem))
 
     def _take(self, command: Command) -> None:
@@ -200,7 +200,9 @@ class RpcClient:
                 future.set_result(command)
             return
         if len(self._asked) >= ASKED_MAX:
-            self._answer(command, Command(code=ResponseCode.SYSTEM_BUSY, remark=f"{ASKED_MAX} requests are worked on"))
+            self._answer(
+                command, Command(code=ResponseCode.SYSTEM_BUSY, remark=f"{ASKED_MAX} requests are in progress")
+            )
             return
         try:
             answer = self._on_request(command) if self._on_request is not None else None
@@ -225,7 +227,7 @@ class RpcClient:
         task.add_done_callback(self._asked.discard)
 
     def _failed(self, command: Command, error: Exception) -> Command:
-        log.error("request %s of %s", command.code, self.address, exc_info=error)
+        log.error("request %s of %s failed", command.code, self.address, exc_info=error)
         return Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
     def _answer(self, command: Command, answer: Command) -> None:
@@ -236,7 +238,7 @@ class RpcClient:
     def _give_up(self, writer: asyncio.StreamWriter | None, heard: int, waited_s: float) -> None:
         """Drop a connection on which nothing arrived while a call waited for its answer."""
         if writer is not None and heard == self._heard and waited_s >= SILENCE_S:
-            self._lose(writer, CallError(f"{self.address} was silent for {waited_s} s: the connection was given up"))
+            self._lose(writer, CallError(f"{self.address} was silent for {waited_s} s: the connection was dropped"))
 
     def _lose(self, writer: asyncio.StreamWriter, error: CallError) -> None:
         """Drop the connection after a failure. Unsent data is lost."""

@@ -124,7 +124,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 if isinstance(error, FrameError):
                     server.log.log(logging.INFO, "frame", "closing %s: %s", self.peer, str(error)[:200])
                 else:
-                    server.log.exception("unserved", "closing %s: its request could not be served", self.peer)
+                    server.log.exception("unserved", "closing %s: serving its request failed", self.peer)
                 server.bad_frames += 1
                 self.close()
                 return
@@ -379,7 +379,9 @@ class Server:
         if len(self.connections) < self.limits.connections_max:
             return False
         self.refused += 1
-        self.log.warn("crowded", "a connection is refused: there are %d already", self.limits.connections_max)
+        self.log.warn(
+            "crowded", "a new connection is rejected: there are already %d connections", self.limits.connections_max
+        )
         return True
 
     def _look_for_idle(self) -> None:
@@ -387,7 +389,7 @@ class Server:
         for connection in [one for one in self.connections if one.check_idle()]:
             if connection.is_open:
                 self.idle += 1
-                text = "closing %s: nothing moved over it for %g s"
+                text = "closing %s: the connection was idle for %g s"
                 self.log.log(logging.INFO, "idle", text, connection.peer, self.limits.idle_s)
                 connection.close()
 

@@ -146,9 +146,9 @@ class TestRegistration:
     @pytest.mark.parametrize(
         ("body", "told"),
         [
-            (b"junk", "and is not"),
-            (zlib.compress(b" " * (65 << 20)), "not whole within"),
-            (zlib.compress(b"\0\0\0\2{}")[:-5], "not whole within"),
+            (b"junk", "is not compressed"),
+            (zlib.compress(b" " * (65 << 20)), "is incomplete, or inflates to more than"),
+            (zlib.compress(b"\0\0\0\2{}")[:-5], "is incomplete, or inflates to more than"),
             (zlib.compress(b"\0\0\0\2{}"), "part of 4 bytes at 6 of 6"),
             (zlib.compress(b"\xff\xff\xff\xff"), "part of -1 bytes"),
             (zlib.compress(b"\0\0\0\2[]"), "DataVersion"),
