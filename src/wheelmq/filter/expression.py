@@ -197,9 +197,9 @@ def equal(left: Expression, right: Expression) -> Equal:
     """Return `left = right`. Raises ExpressionError."""
     for operand in (left, right):
         if isinstance(operand, Truth) and operand.value is None:
-            raise ExpressionError("NULL is compared: write IS NULL, or IS NOT NULL")
+            raise ExpressionError("a comparison with NULL is not possible: write IS NULL, or IS NOT NULL")
     if isinstance(left, Truth) and isinstance(right, Constant):
-        raise ExpressionError(f"{left} is compared with {right}")
+        raise ExpressionError(f"{left} cannot be compared with {right}")
     return Equal(left, right)
 
 
@@ -224,7 +224,7 @@ class Ordered(Condition):
         for operand in (left, right):
             if isinstance(operand, Condition) or (isinstance(operand, Constant) and isinstance(operand.value, str)):
                 told = operand if isinstance(operand, Constant | Truth) else "a condition"
-                raise ExpressionError(f"{told} is compared by {sign}, which is for numbers and properties")
+                raise ExpressionError(f"{told} cannot be compared by {sign}, which is for numbers and properties")
         super().__init__(left, right)
         self.left = left
         self.right = right
@@ -246,7 +246,7 @@ def between(operand: Expression, low: Expression, high: Expression) -> Joined:
     """Return `operand BETWEEN low AND high`.
     Raises ExpressionError, also if both limits are literals and the first is greater."""
     if isinstance(low, Constant) and isinstance(high, Constant) and _is_less(high, low):
-        raise ExpressionError(f"BETWEEN {low} AND {high} holds nothing: the lesser number goes first")
+        raise ExpressionError(f"BETWEEN {low} AND {high} matches nothing: write the smaller number first")
     return Joined([Ordered(operand, ">=", low), Ordered(operand, "<=", high)], decisive=False)
 
 
@@ -269,7 +269,7 @@ class Among(Condition):
 
     def __init__(self, operand: Expression, texts: list[str], *, wanted: bool) -> None:
         if not isinstance(operand, Property):
-            raise ExpressionError("IN asks for the name of a property to its left")
+            raise ExpressionError("IN needs the name of a property to its left")
         super().__init__(operand)
         self.operand = operand
         self.texts = frozenset(texts)

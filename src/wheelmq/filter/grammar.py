@@ -145,15 +145,13 @@ class _Builder(Transformer[Token, Expression]):
     def decimal(self, token: Token) -> Expression:
         value = java_long(token.value.rstrip("lL"))
         if value is None:
-            raise ExpressionError(f"{token} is more than {(1 << 63) - 1}")
+            raise ExpressionError(f"{token} is greater than {(1 << 63) - 1}")
         return Constant(value if value < 1 << 31 else Long(value))
 
     def float_(self, token: Token) -> Expression:
         value = java_double(token.value)
         if not value or math.isinf(value):
-            raise ExpressionError(
-                f"{token} is no Double other than 0: those go from 4.9E-324 to 1.7976931348623157E308"
-            )
+            raise ExpressionError(f"{token} is not a Double from 4.9E-324 to 1.7976931348623157E308")
         return Constant(value)
 
     def true(self, _: Token) -> Expression:

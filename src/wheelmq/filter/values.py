@@ -54,7 +54,7 @@ def to_double(text: str) -> float:
     """Return the text as a Double. Raises EvaluationError."""
     value = java_double(text)
     if value is None:
-        raise EvaluationError(f"{text!r} is no number")
+        raise EvaluationError(f"{text!r} is not a number")
     return value
 
 
@@ -66,7 +66,7 @@ def _read(text: str, like: Value) -> bool | int | float:
         return to_double(text)
     value = java_long(text) if isinstance(like, Long) else java_int(text)
     if value is None:
-        raise EvaluationError(f"{text!r} is no whole number of {64 if isinstance(like, Long) else 32} bits")
+        raise EvaluationError(f"{text!r} is not a whole number of {64 if isinstance(like, Long) else 32} bits")
     return Long(value) if isinstance(like, Long) else value
 
 

@@ -65,7 +65,7 @@ def test_light_commands_import_no_heavy_modules(code: str) -> None:
         (["send", "T", "x", "--namesrv", "here"], "write HOST:PORT"),
         (["consume", "T"], "Missing option '--group'"),
         (["consume", "T", "--group", "g", "--count", "0"], "--count"),
-        (["consume", "T", "--group", "g", "--tags", "||"], "names no tags"),
+        (["consume", "T", "--group", "g", "--tags", "||"], "has no tags"),
         (["nonsense"], "No such command"),
         (["broker", "--port", "70000"], "--port"),
         (["pipeline"], "name a broker with --broker"),

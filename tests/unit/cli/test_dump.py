@@ -41,7 +41,7 @@ def test_a_part_of_a_log_file_is_printed_as_json(log_file: Path) -> None:
 def test_an_unknown_or_empty_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("x")
     result = dump(tmp_path / "notes")
-    assert result.exit_code == 1 and "is no file of a store that can be shown" in result.output
+    assert result.exit_code == 1 and "is not a store file of a known format" in result.output
     (tmp_path / "checkpoint").touch()
     assert "it is empty" in dump(tmp_path / "checkpoint").stderr
     assert dump(tmp_path / "checkpoint").stdout == ""

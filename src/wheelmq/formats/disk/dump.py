@@ -63,7 +63,7 @@ def dump(path: Path, view: memoryview) -> Iterator[Row]:
     if path.name in _SINGLE:
         return _SINGLE[path.name](view, 0)
     raise UnknownFile(
-        f"{path} is no file of a store that can be shown: give one below commitlog, consumequeue, index, timerlog or "
+        f"{path} is not a store file of a known format: give one below commitlog, consumequeue, index, timerlog or "
         f"scheduledtempdata, or one of {', '.join(sorted(_SINGLE))}"
     )
 
@@ -101,7 +101,7 @@ def _records(view: memoryview, base: int) -> Iterator[Row]:
             "body_is_intact": record.body_is_intact,
         }
         if record.position != base + at:
-            yield {"at": base + at, "problem": f"the record says that it stands at {record.position}"}
+            yield {"at": base + at, "problem": f"the record names log position {record.position}"}
             return
         at += record.size
 
@@ -146,7 +146,7 @@ def _index(view: memoryview, base: int) -> Iterator[Row]:
     units = max(header["count"], 1)
     slots = (len(view) - INDEX_HEADER.size) // (SLOT_BYTES + UNITS // SLOTS * INDEX_UNIT.size)
     if not _holds(view, slots, units):
-        yield {"at": INDEX_HEADER.size, "problem": "this is damaged, or a file with other than 4 units to a slot"}
+        yield {"at": INDEX_HEADER.size, "problem": "the file is damaged, or does not have 4 units per slot"}
         return
     start = INDEX_HEADER.size + slots * SLOT_BYTES
     for number in range(1, units):

@@ -168,10 +168,12 @@ def all_with_hash(file: memoryview, size: IndexSize, code: int) -> list[LogPosit
         if number == 0:
             return found
         if not 0 < number < before:
-            raise IndexDamaged(f"slot {slot} goes on to unit {number}, which is none before {before}")
+            raise IndexDamaged(
+                f"the chain of slot {slot} continues with unit {number}, which is not before unit {before}"
+            )
         hashed, position, _, previous = INDEX_UNIT.struct.unpack_from(file, size.units_at + number * INDEX_UNIT.size)
         if hashed < 0 or hashed % size.slots != slot or position not in positions:
-            raise IndexDamaged(f"unit {number} is in the chain of slot {slot} and does not belong there")
+            raise IndexDamaged(f"unit {number} is in the chain of slot {slot} but does not belong there")
         if hashed == code:
             found.append(LogPosition(position))
         number, before = previous, number

@@ -194,9 +194,9 @@ def decode_record(buffer: Buffer, at: int = 0) -> Record:
             view, at
         )
         if magic not in (MAGIC_V1, MAGIC_V2):
-            raise RecordError(f"magic {magic:#x} is none of a record's")
+            raise RecordError(f"magic {magic:#x} is not the magic of a record")
         if size < RECORD_BYTES_MIN or at + size > len(view):
-            raise RecordError(f"size {size} does not fit the {len(view) - at} bytes there are")
+            raise RecordError(f"size {size} does not fit the {len(view) - at} available bytes")
         end = at + size
         p = at + _BEFORE_HOSTS.size
         born_address, p = _take(view, p, 16 if sys_flag & SYS_BORN_HOST_V6 else 4)
@@ -206,7 +206,7 @@ def decode_record(buffer: Buffer, at: int = 0) -> Record:
         store_port, reconsume_times, prepared_position, body_size = _BEHIND_HOSTS.unpack_from(view, p)
         p += _BEHIND_HOSTS.size
         if body_size < 0 or p + body_size > end - 3:
-            raise RecordError(f"body size {body_size} leaves the record")
+            raise RecordError(f"body size {body_size} exceeds the record")
         body, p = _take(view, p, body_size)
         length_bytes = 1 if magic == MAGIC_V1 else 2
         topic_length, p = _take(view, p, length_bytes)
@@ -216,7 +216,7 @@ def decode_record(buffer: Buffer, at: int = 0) -> Record:
     except struct.error as error:
         raise RecordError(f"the bytes end inside the fixed part: {error}") from None
     if p != end:
-        raise RecordError(f"the lengths inside end at byte {p - at}, the record at {size}")
+        raise RecordError(f"the fields end at byte {p - at}, but the record ends at byte {size}")
     message = Message(
         topic=topic.decode("utf-8", "replace"),
         queue_id=queue_id,
@@ -308,7 +308,7 @@ def stored_properties(buffer: Buffer, at: int = 0) -> props.StoredProperties:
     view = memoryview(buffer)
     found = _layout(view, at)
     if found is None or found.end != at + found.size:
-        raise RecordError(f"the lengths in what stands at byte {at} are not those of a record")
+        raise RecordError(f"the lengths at byte {at} are not those of a record")
     return props.StoredProperties(str(view[found.properties_at : found.end], "utf-8", "replace"))
 
 
@@ -332,5 +332,5 @@ def is_written_out(buffer: Buffer, at: int, record: Record) -> bool:
 def _take(view: memoryview, at: int, count: int) -> tuple[bytes, int]:
     taken = bytes(view[at : at + count])
     if len(taken) != count:
-        raise RecordError(f"the bytes end {count - len(taken)} short")
+        raise RecordError(f"{count - len(taken)} bytes are missing")
     return taken, at + count

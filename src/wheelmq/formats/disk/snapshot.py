@@ -122,7 +122,7 @@ class Snapshot(NamedTuple):
     def decode(cls, raw: bytes) -> Self:
         """Return the snapshot in `raw`. Raises SnapshotDamaged."""
         if len(raw) < SNAPSHOT.size:
-            raise SnapshotDamaged(f"{len(raw)} bytes are no snapshot")
+            raise SnapshotDamaged(f"{len(raw)} bytes are too few for a snapshot")
         head = SNAPSHOT.unpack(raw)
         if head["magic"] not in (SNAPSHOT_MAGIC, SHORT_SUMS_MAGIC) or head["crc"] != zlib.crc32(
             memoryview(raw)[_CHECKED_FROM:]

@@ -159,7 +159,7 @@ class Subscription(Body):
             return cls(topic=topic, sub_string="*", sub_version=version)
         tags = [tag for part in text.split("||") if (tag := java_trim(part))]
         if not tags:
-            raise ValueError(f"{text!r} names no tags: write * for all, or tags with || between them")
+            raise ValueError(f"{text!r} has no tags: write * for all messages, or tags with || between them")
         codes = [java_hash(tag) for tag in tags]
         return cls(topic=topic, sub_string=text, tags_set=tags, code_set=codes, sub_version=version)
 

@@ -113,7 +113,7 @@ def frame_end(buffer: Buffer, at: int, end: int) -> int | None:
         foreign = foreign_text(bytes(buffer[at : at + 4]))
         if foreign is not None:
             raise FrameError(foreign)
-        raise FrameError(f"a frame of {length} bytes; 4 to {FRAME_BYTES_MAX} are taken")
+        raise FrameError(f"a frame of {length} bytes; the limits are 4 and {FRAME_BYTES_MAX} bytes")
     stop = at + 4 + int(length)
     return stop if stop <= end else None
 
@@ -133,7 +133,7 @@ def decode(buffer: Buffer, at: int, end: int) -> Command:
         case 1:
             command = _from_binary(header)
         case unknown:
-            raise FrameError(f"serialize type {unknown}; 0 (JSON) and 1 (binary) are known")
+            raise FrameError(f"unknown serialize type {unknown}; the types are 0 (JSON) and 1 (binary)")
     command.body = bytes(view[header_end:end])
     return command
 

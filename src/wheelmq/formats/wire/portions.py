@@ -66,7 +66,9 @@ def read_ranges(body: Buffer) -> Ranges:
     """Return the ranges in a request's body. Raises PortionError."""
     raw = bytes(body)
     if len(raw) % RANGE.itemsize or len(raw) > RANGES_MAX * RANGE.itemsize:
-        raise PortionError(f"{len(raw)} bytes are not up to {RANGES_MAX} ranges of {RANGE.itemsize}")
+        raise PortionError(
+            f"{len(raw)} bytes are not whole ranges of {RANGE.itemsize} bytes, or more than {RANGES_MAX} ranges"
+        )
     ranges = np.frombuffer(raw, RANGE)
     if len(ranges) and (ranges["position"].min() < 0 or ranges["size"].min() < 0):
         raise PortionError("a range has a negative position or size")

@@ -26,7 +26,7 @@ def by_queue(table: Mapping[str, V]) -> dict[QueueName, V]:
     try:
         return {msgspec.json.decode(key, type=QueueName, strict=False): value for key, value in table.items()}
     except msgspec.DecodeError as error:
-        raise BodyError(f"a key is no queue: {error}") from None
+        raise BodyError(f"a key is not a queue: {error}") from None
 
 
 def write(**fields: Any) -> bytes:

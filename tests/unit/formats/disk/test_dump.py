@@ -48,7 +48,7 @@ def test_a_damaged_record_is_printed_as_a_problem(paths: StorePaths) -> None:
     assert len(found) == 2 and found[1]["at"] == size and "magic" in found[1]["problem"]
     raw = bytearray(path.read_bytes())
     raw[35] ^= 1
-    assert "stands at 1" in list(dump(path, memoryview(raw)))[1]["problem"]
+    assert "names log position 1" in list(dump(path, memoryview(raw)))[1]["problem"]
 
 
 def test_queue_units_are_printed_with_their_offsets(paths: StorePaths) -> None:

@@ -133,7 +133,7 @@ def test_tag_expressions_are_parsed() -> None:
     chosen = Subscription.of_tags("T", " a ||b", 7)
     assert (chosen.tags_set, chosen.code_set, chosen.sub_version) == (["a", "b"], [97, 98], 7)
     for text in ("||", " "):
-        with pytest.raises(ValueError, match="names no tags"):
+        with pytest.raises(ValueError, match="has no tags"):
             Subscription.of_tags("T", text, 1)
 
 

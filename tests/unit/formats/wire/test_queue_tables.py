@@ -52,5 +52,5 @@ def test_values_may_be_objects() -> None:
 
 @pytest.mark.parametrize("key", ["{}", "T", '{"queueId":"x"}'])
 def test_a_key_that_is_no_queue_is_rejected(key: str) -> None:
-    with pytest.raises(BodyError, match="no queue"):
+    with pytest.raises(BodyError, match="not a queue"):
         queue_tables.by_queue({key: 1})
