@@ -77,7 +77,7 @@ def _level(message: Message, settings: ParkSettings) -> int:
         return 0
     level = java_int(message.properties.get(props.DELAY, "0"))
     if level is None:
-        raise LevelUnreadable(f"DELAY is {message.properties[props.DELAY]!r}, no 32-bit number")
+        raise LevelUnreadable(f"DELAY is {message.properties[props.DELAY]!r}, not a 32-bit number")
     return level_of(settings.levels_ms, level) if level > 0 else 0
 
 
@@ -116,8 +116,8 @@ def _must_have_room(properties: dict[str, str], room_bytes: int) -> None:
     size = len(props.encode(properties))
     if size + room_bytes > props.PROPERTIES_BYTES_MAX:
         raise ParkRejected(
-            f"{size} bytes of properties leave no room for what delivery adds; "
-            f"a delayed message may have {props.PROPERTIES_BYTES_MAX - room_bytes}"
+            f"{size} bytes of properties leave no room for those that delivery adds; the limit of a delayed message "
+            f"is {props.PROPERTIES_BYTES_MAX - room_bytes}"
         )
 
 
@@ -138,10 +138,10 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings, asked_ms:
     if asked is None:
         return None
     if not settings.has_timers:
-        raise TimersOff(f"{asked} asks for a timer, and there is none")
+        raise TimersOff(f"{asked} needs a timer, but timers are off")
     value = java_long(properties[asked])
     if value is None:
-        raise ParkRejected(f"{asked} is {properties[asked]!r}, no 64-bit number")
+        raise ParkRejected(f"{asked} is {properties[asked]!r}, not a 64-bit number")
     due_ms = Millis(_absolute(asked, value, asked_ms))
     if due_ms > now_ms:
         from_ms = now_ms if asked == props.TIMER_DELIVER_MS else asked_ms
@@ -149,7 +149,7 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings, asked_ms:
             raise ParkRejected(f"{asked}: the delay must not exceed {settings.delay_seconds_max * 1000}ms")
         return due_ms
     if props.TIMER_DEL_UNIQKEY in properties:
-        raise ParkRejected(f"{asked} of a cancel must lie ahead: it names the time of what it cancels")
+        raise ParkRejected(f"{asked} of a cancel must be in the future: it is the due time of the message to cancel")
     return None
 
 

@@ -35,7 +35,7 @@ def test_sends_beyond_the_limit_of_notes_are_accepted_and_released(
             send(f"within{i}", 4000)
         notes = harness.broker.timer.notes
         assert (notes.count, notes.passed_over) == (NOTES_MAX + 5, 5)
-        logged = [record for record in caplog.records if "no more are noted" in record.message]
+        logged = [record for record in caplog.records if "the notes are full" in record.message]
         assert [record.levelno for record in logged] == [logging.ERROR]
         harness.advance(13_000)
         names = {f"noted{i}".encode() for i in range(NOTES_MAX)} | {f"within{i}".encode() for i in range(5)}

@@ -37,11 +37,11 @@ LEVEL, BLOCK = props.DELAY, props.DELAY_IN_SECONDS
         ({LEVEL: "-1"}, OK, None),
         ({BLOCK: "0"}, OK, None),
         ({BLOCK: "-1"}, ILLEGAL, "delayInSeconds is -1: it must be 0 or more"),
-        ({SEC: "soon"}, ILLEGAL, "TIMER_DELAY_SEC is 'soon', no 64-bit number"),
-        ({MS: "1.5"}, ILLEGAL, "TIMER_DELAY_MS is '1.5', no 64-bit number"),
-        ({AT: "9223372036854775808"}, ILLEGAL, "no 64-bit number"),
-        ({LEVEL: "x"}, ERROR, "DELAY is 'x', no 32-bit number"),
-        ({BLOCK: "2147483648"}, ILLEGAL, "delayInSeconds is '2147483648', no 32-bit number"),
+        ({SEC: "soon"}, ILLEGAL, "TIMER_DELAY_SEC is 'soon', not a 64-bit number"),
+        ({MS: "1.5"}, ILLEGAL, "TIMER_DELAY_MS is '1.5', not a 64-bit number"),
+        ({AT: "9223372036854775808"}, ILLEGAL, "not a 64-bit number"),
+        ({LEVEL: "x"}, ERROR, "DELAY is 'x', not a 32-bit number"),
+        ({BLOCK: "2147483648"}, ILLEGAL, "delayInSeconds is '2147483648', not a 32-bit number"),
         ({SEC: "259201"}, ILLEGAL, "the delay must not exceed 259200000ms"),
         ({AT: str(START_MS + 259_200_001)}, ILLEGAL, "the delay must not exceed 259200000ms"),
         ({BLOCK: "31622401"}, ILLEGAL, "the delay must not exceed 31622400s"),
@@ -101,7 +101,7 @@ def test_a_start_rejects_a_wheel_file_of_the_wrong_length(harness: BrokerHarness
     path = tmp_path / "store" / "timerwheel"
     raw = path.read_bytes()
     path.write_bytes(raw[:change] if change < 0 else raw + bytes(change))
-    with pytest.raises(OSError, match=f"has {len(raw) + change} bytes where {len(raw)} are configured.*Remove it"):
+    with pytest.raises(OSError, match=f"has {len(raw) + change} bytes where {len(raw)} are configured.*remove it"):
         harness.start()
     path.unlink()
     harness.start()

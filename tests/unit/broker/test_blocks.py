@@ -59,7 +59,7 @@ class TestSend:
             ({props.DELAY: "0"}, ResponseCode.SUCCESS, None),
             ({props.DELAY: "3"}, ResponseCode.MESSAGE_ILLEGAL, BOTH),
             ({props.DELAY: "-1"}, ResponseCode.MESSAGE_ILLEGAL, BOTH),
-            ({props.DELAY: "x"}, ResponseCode.SYSTEM_ERROR, "DELAY is 'x', no 32-bit number"),
+            ({props.DELAY: "x"}, ResponseCode.SYSTEM_ERROR, "DELAY is 'x', not a 32-bit number"),
             (
                 {props.TIMER_DELAY_SEC: "5"},
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -87,9 +87,9 @@ class TestSend:
     @pytest.mark.parametrize(
         ("seconds", "remark"),
         [
-            ("x", "delayInSeconds is 'x', no 32-bit number"),
-            ("1.5", "delayInSeconds is '1.5', no 32-bit number"),
-            ("2147483648", "delayInSeconds is '2147483648', no 32-bit number"),
+            ("x", "delayInSeconds is 'x', not a 32-bit number"),
+            ("1.5", "delayInSeconds is '1.5', not a 32-bit number"),
+            ("2147483648", "delayInSeconds is '2147483648', not a 32-bit number"),
             ("-1", "delayInSeconds is -1: it must be 0 or more"),
             ("31622401", "delayInSeconds is 31622401: the delay must not exceed 31622400s"),
         ],

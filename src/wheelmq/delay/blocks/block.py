@@ -109,7 +109,7 @@ class Block:
         assert message.queue_id == self.number and store_ms >= self.last_store_ms
         encoded = props.encode(message.properties)
         if len(encoded) > props.PROPERTIES_BYTES_MAX:
-            raise PropertiesTooLong(f"{len(encoded)} bytes of properties; {props.PROPERTIES_BYTES_MAX} fit")
+            raise PropertiesTooLong(f"{len(encoded)} bytes of properties; the limit is {props.PROPERTIES_BYTES_MAX}")
         hosts_bytes = len(message.born_host.address) + len(store_host.address)
         size = record_bytes(len(message.topic.encode()), len(message.body), len(encoded), hosts_bytes=hosts_bytes)
         file_bytes = self.log.files.file_bytes
@@ -230,14 +230,16 @@ class Block:
         queue, files = self.queue, self.log.files
         start = queue.resume(known, files.end)
         if queue.end < known.units:
-            log.error("%s: units from %d on are missing, and are written again", self.paths.folder, queue.end)
+            log.error("%s: units from %d on are missing, and recovery writes them again", self.paths.folder, queue.end)
         scan = LogScan(files, LogPosition(min(start, files.end)))
         for rows in scan.chunks():
             self._queue_again(rows, scan.names, is_named=checkpoint is not None)
         if scan.end < known.log_position:
             if any(file.array[at:stop].any() for _, file, at, stop in files.pieces(scan.end, files.end)):
-                raise self._damaged(scan.end, "there is none, with records behind it that were on disk")
-            log.critical("%s: the log was on disk up to %d and ends before", self.paths.folder, known.log_position)
+                raise self._damaged(scan.end, "it is missing, but records after it were on disk")
+            log.critical(
+                "%s: the log was on disk up to %d, but ends before that position", self.paths.folder, known.log_position
+            )
         files.cut(scan.end)
         queue.cut(queue.end)
         self.log.end = scan.end
@@ -276,9 +278,9 @@ class Block:
         is_in_time = (due_ms >= self.start_ms) & (due_ms < self.end_ms)
         if not (is_ours & is_in_time).all():
             first = int(np.argmin(is_ours & is_in_time))
-            why = f"it is due at {due_ms[first]}, which is no time of this block's"
+            why = f"it is due at {due_ms[first]}, which is outside this block"
             if not is_ours[first]:
-                why = "it is none of this block's, or not in its place"
+                why = "it does not belong to this block, or is not in its place"
             raise self._damaged(LogPosition(int(rows[first, col.POSITION])), why)
         flags = np.where(due_ms - rows[:, col.STORE_MS] > LONG_DELAY_MS, FLAG_LONG, 0)
         self.queue.add_many(indices, rows[:, col.POSITION], rows[:, col.SIZE], due_ms, flags)

@@ -107,7 +107,7 @@ class Blocks:
         for name in names:
             start_ms = block_start_ms(name)
             if start_ms is None:
-                log.warning("%s is no block, and stays as it is", paths.blocks / name)
+                log.warning("%s is not a block, and the broker ignores it", paths.blocks / name)
             else:
                 self._load_block(name, start_ms)
         reach("blocks.loaded")
@@ -135,7 +135,8 @@ class Blocks:
         for before, block in pairwise(self._in_time):
             if before.end_ms > block.start_ms:
                 raise OSError(
-                    f"{before.paths.folder} and {block.paths.folder} overlap: remove what is no block of ours"
+                    f"{before.paths.folder} and {block.paths.folder} overlap: remove the folder that is not a "
+                    "block of this broker"
                 )
         reach("blocks.recovered")
 
@@ -172,7 +173,7 @@ class Blocks:
         before = self._in_time[place - 1] if place else None
         if before is not None and due_ms < before.end_ms:
             if before.number in self._going:
-                raise BlockGoing(f"the block of {before.paths.folder.name} is being removed; try again")
+                raise BlockGoing(f"the broker is deleting the block {before.paths.folder.name}; try again")
             return before
         length_ms = self.settings.length_ms
         start_ms = Millis(due_ms - due_ms % length_ms)
@@ -196,7 +197,7 @@ class Blocks:
             if number not in self._by_number and self._over.get(number, -1) <= self._store.log.start:
                 self._over.pop(number, None)
                 return number
-        raise NoNumberLeft(f"each of {NUMBER_MAX} numbers of blocks is in use, or the log names it")
+        raise NoNumberLeft(f"no block number is free: each of the {NUMBER_MAX} numbers is in use, or in the log")
 
     def gone(self) -> dict[int, LogPosition]:
         """Return the numbers of gone blocks that log records still name, each with the end of these records."""
@@ -276,7 +277,7 @@ class Blocks:
     def _removed(self, block: Block, result: object) -> None:
         self._removing.discard(block.number)
         if isinstance(result, BaseException):
-            log.error("%s is past and could not be removed: %s; it is tried again", block.paths.folder, result)
+            log.error("the broker could not delete the past block %s: %s; it tries again", block.paths.folder, result)
             return
         self._going.discard(block.number)
         self._in_time.remove(block)
@@ -306,4 +307,4 @@ class Blocks:
 
 
 def _as_text(is_clean: bool) -> str:
-    return "clean" if is_clean else "none: abort.scheduled is not there"
+    return "clean" if is_clean else "none: abort.scheduled does not exist"

@@ -83,7 +83,7 @@ def _rows(files: _Files) -> Iterator[Rows]:
         yield rows[(rows[:, col.QUEUE_OFFSET] >= end) & ~np.isin(rows[:, col.QUEUE_OFFSET], flagged)]
     pieces = files.log.pieces(scan.end, files.log.end)
     if scan.end < known.log_position and any(file.array[at:stop].any() for _, file, at, stop in pieces):
-        raise LogDamaged(errno.EIO, f"no record at {scan.end}, with records behind it", str(files.log.folder))
+        raise LogDamaged(errno.EIO, f"no record at {scan.end}, but records after it", str(files.log.folder))
 
 
 def _files(disk: Disk, folder: Path) -> MappedSequence | None:

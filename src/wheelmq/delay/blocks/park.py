@@ -34,12 +34,12 @@ def asked_due_ms(message: Message, now_ms: Millis, seconds_max: int) -> Millis |
         return None
     seconds = java_int(asked)
     if seconds is None:
-        raise SecondsRejected(f"delayInSeconds is {asked!r}, no 32-bit number")
+        raise SecondsRejected(f"delayInSeconds is {asked!r}, not a 32-bit number")
     if seconds == 0:
         return None
     level = java_int(properties.get(props.DELAY, "0"))
     if level is None:
-        raise LevelUnreadable(f"DELAY is {properties[props.DELAY]!r}, no 32-bit number")
+        raise LevelUnreadable(f"DELAY is {properties[props.DELAY]!r}, not a 32-bit number")
     if level != 0:
         raise SecondsRejected(BOTH)
     other = next((name for name in (*props.TIMER_REQUESTS, props.TIMER_DEL_UNIQKEY) if name in properties), None)
@@ -64,6 +64,6 @@ def park_in_block(message: Message, due_ms: Millis) -> None:
     size = len(props.encode(properties))
     if size + ROOM_BYTES > props.PROPERTIES_BYTES_MAX:
         raise ParkRejected(
-            f"{size} bytes of properties leave no room for what delivery adds; "
-            f"a delayed message may have {props.PROPERTIES_BYTES_MAX - ROOM_BYTES}"
+            f"{size} bytes of properties leave no room for those that delivery adds; the limit of a delayed message "
+            f"is {props.PROPERTIES_BYTES_MAX - ROOM_BYTES}"
         )

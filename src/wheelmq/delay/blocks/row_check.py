@@ -19,7 +19,7 @@ def check_rows(block: Block, rows: TurnRows, units: int) -> None:
     rows = rows[np.argsort(rows["origin"], kind="stable")]
     indices = rows["origin"] & INDEX_MASK
     if len(rows) and indices[-1] >= units:
-        raise TurnRejected(f"{KIND_BLOCKS}: block {block.number} has {units} units, a row names unit {indices[-1]}")
+        raise TurnRejected(f"{KIND_BLOCKS}: block {block.number} has {units} units, but a row names unit {indices[-1]}")
     found = gather(block.queue.read, indices)
     differs = rows["magic"] != MAGIC_DEFAULT
     for name, known in (("position", "position"), ("size", "size"), ("fire_ms", "due_ms")):

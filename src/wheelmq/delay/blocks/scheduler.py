@@ -278,7 +278,7 @@ class BlockScheduler:
         rows = np.concatenate(parts) if parts else None
         if window is None or self._planned is None:
             if rows is not None and len(rows):
-                raise TurnRejected(f"{KIND_BLOCKS}: {len(rows)} rows came, the plan has none")
+                raise TurnRejected(f"{KIND_BLOCKS}: received {len(rows)} rows, but the plan has none")
             return
         found: dict[int, Counts] = {}
         entries = (window.through_ms - window.after_ms) // STEP_MS
@@ -286,19 +286,21 @@ class BlockScheduler:
             assert rows is not None
             places = entries_of(rows["fire_ms"][mine], window.after_ms)
             if stream_kind(stream) != KIND_BLOCK or places.min() < 0 or places.max() >= entries:
-                raise TurnRejected(f"{KIND_BLOCKS}: a row's second or block is not one of the plan's")
+                raise TurnRejected(f"{KIND_BLOCKS}: the second or the block of a row is not in the plan")
             if (np.diff(np.sort(rows["origin"][mine])) == 0).any():  # np.unique takes a second for a million
-                raise TurnRejected(f"{KIND_BLOCKS}: a message came twice")
+                raise TurnRejected(f"{KIND_BLOCKS}: two rows have the same message")
             found[stream_number(stream)] = np.bincount(places, minlength=entries)
         if found.keys() != self._planned.keys():
-            raise TurnRejected(f"{KIND_BLOCKS}: rows of blocks {sorted(found)} came, not of {sorted(self._planned)}")
+            raise TurnRejected(
+                f"{KIND_BLOCKS}: received rows of blocks {sorted(found)}, not of {sorted(self._planned)}"
+            )
         for number, counts in self._planned.items():
             if not np.array_equal(counts, found[number]):
                 wrong = int(np.flatnonzero(counts != found[number])[0])
                 second_ms = window.after_ms + wrong * STEP_MS
                 raise TurnRejected(
-                    f"{KIND_BLOCKS}: second {second_ms} of block {number} has {counts[wrong]} messages, "
-                    f"{found[number][wrong]} rows came"
+                    f"{KIND_BLOCKS}: second {second_ms} of block {number} has {counts[wrong]} messages, but "
+                    f"{found[number][wrong]} rows arrived"
                 )
             block = self.blocks.get(number)
             assert block is not None and rows is not None

@@ -50,7 +50,7 @@ def _units(view: ReadView, name: str, count: int) -> npt.NDArray[Any]:
     view.need(FileKind.BLOCK, np.array([0]), np.array([stop]), name)
     files = view.block_queue(name)
     if files.end < stop:
-        raise StoreUnreadable(f"the queue of block {name} ends before unit {count}, which the plan names")
+        raise StoreUnreadable(f"the queue of block {name} ends before unit {count} of the plan")
     units = np.zeros(count, BLOCK_UNIT.dtype)
     at = 0
     while at < stop:

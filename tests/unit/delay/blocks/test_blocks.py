@@ -79,7 +79,7 @@ def test_abort_scheduled_marks_a_clean_stop(bench: BlockBench, caplog: pytest.Lo
     assert [(record.levelname, record.message) for record in caplog.records] == [
         ("INFO", "blocks: the last stop was clean")
         if clean
-        else ("WARNING", "blocks: the last stop was none: abort.scheduled is not there")
+        else ("WARNING", "blocks: the last stop was none: abort.scheduled does not exist")
     ]
     assert not bench.paths.abort_scheduled.exists()
     assert len(bench.found()) == 1
@@ -392,8 +392,8 @@ def test_a_failed_removal_of_a_block_is_retried(bench: BlockBench, caplog: pytes
             with pytest.raises(BlockGoing):
                 bench.put(NEXT_HOUR_MS)  # the clock was set back
             block.queue.flag_done(np.array([0]))
-            assert bench.blocks.checkpoint_job() is None  # it would declare the block present
-    assert names(bench) == [] and "could not be removed" in caplog.text
+            assert bench.blocks.checkpoint_job() is None  # it would say that the block is there
+    assert names(bench) == [] and "could not delete the past block" in caplog.text
 
 
 @pytest.mark.parametrize("nth", range(1, 14))
@@ -491,4 +491,4 @@ def test_a_folder_that_is_no_block_is_kept(bench: BlockBench, caplog: pytest.Log
         (bench.paths.blocks / name).mkdir(parents=True)
     bench.kill()
     assert len(bench.blocks) == 0 and len(names(bench)) == 4
-    assert caplog.text.count("is no block") == 4
+    assert caplog.text.count("is not a block") == 4

@@ -36,9 +36,9 @@ def record_by_record(block: Block, rows: Rows, names: InternedNames, *, is_named
             block.end_ms = max(block.end_ms, due_ms // 1000 * 1000 + 1000)  # type: ignore[assignment]
         where = f"record at {position}: "
         if message.topic != BLOCK_TOPIC or message.queue_id != block.number or index < queue.end:
-            raise LogDamaged(errno.EIO, where + "it is none of this block's, or not in its place; put a good copy in")
+            raise LogDamaged(errno.EIO, where + "it does not belong to this block, or is not in its place; put")
         if not block.start_ms <= due_ms < block.end_ms:
-            raise LogDamaged(errno.EIO, where + f"it is due at {due_ms}, which is no time of this block's; put a good")
+            raise LogDamaged(errno.EIO, where + f"it is due at {due_ms}, which is outside this block; put a good copy")
         queue.skip_to(index)
         queue.make_room()
         at = queue.end * BLOCK_UNIT.size
