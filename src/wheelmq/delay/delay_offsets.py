@@ -100,4 +100,4 @@ class DelayOffsets:
     def _written(self, result: object) -> None:
         self._is_busy = False
         if isinstance(result, BaseException):
-            log.error("delayOffset.json could not be written: %s", result)
+            log.error("the broker could not write delayOffset.json: %s", result)

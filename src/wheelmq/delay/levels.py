@@ -22,7 +22,7 @@ def parse_levels(text: str) -> tuple[Millis, ...]:
     for word in text.split():
         match = _LEVEL.fullmatch(word)
         if match is None:
-            raise ValueError(f"messageDelayLevel: {word!r} is no number followed by s, m, h or d")
+            raise ValueError(f"messageDelayLevel: {word!r} is not a number followed by s, m, h or d")
         delay_ms = Millis(int(match[1]) * _UNITS_MS[match[2]])
         if delay_ms > LEVEL_MS_MAX:
             raise ValueError(f"messageDelayLevel: {word!r} is more than {LEVEL_MS_MAX // 1000} s, 68 years")

@@ -57,8 +57,8 @@ class Notes:
     def _pass_over(self, count: int) -> None:
         if count and not self.passed_over:
             log.error(
-                "timer: %d messages are not indexed, and no more are noted: messages due later than in %d s wait until "
-                "the pipeline or the broker indexes them",
+                "timer: %d messages are not indexed, and the notes are full: the broker arms messages due in more "
+                "than %d s only after they are indexed",
                 self.count,
                 self._lead_ms // 1000,
             )

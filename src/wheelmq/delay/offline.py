@@ -104,7 +104,7 @@ def _log(disk: ReadOnlyDisk, paths: StorePaths) -> MappedSequence:
     """Return the commit log. Its first file gives the size of its files."""
     names = [name for name in disk.list(paths.commit_log) if name.isdigit()]
     if not names:
-        raise FileNotFoundError(errno.ENOENT, "this is no store: it has no commit log", str(paths.commit_log))
+        raise FileNotFoundError(errno.ENOENT, "this is not a store: it has no commit log", str(paths.commit_log))
     return MappedSequence(disk, paths.commit_log, (paths.commit_log / names[0]).stat().st_size)
 
 

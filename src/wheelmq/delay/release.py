@@ -321,13 +321,15 @@ class Releaser:
             self.counts["failed"] += 1
             self._settle_appended(rows_before)
             if origin in self._timer.done:
-                self._say_failed("left", "timer: the message %s left, and an error came after it", origin_text(origin))
+                self._say_failed(
+                    "left", "timer: an error occurred after the release of the message %s", origin_text(origin)
+                )
                 return
             self._failed_now[int(one[ref.FIRE_MS])] += 1
             wait_ms = self.failed.add(one, self._monotonic_ms())
             self._say_failed(
                 "failed",
-                "timer: the release of the message %s failed. It is tried again in %.1f s",
+                "timer: the release of the message %s failed. The broker tries again in %.1f s",
                 origin_text(origin),
                 wait_ms / 1000,
             )
@@ -407,7 +409,7 @@ class Releaser:
             log.critical("timer: the message %s is set aside until the next start: %s", origin_text(origin), error)
             return False
         letter.properties = props.fitting(letter.properties, room_bytes)
-        log.error("timer: the message %s goes to %s: %s", origin_text(origin), DEAD_LETTER_TOPIC, error)
+        log.error("timer: the broker moves the message %s to %s: %s", origin_text(origin), DEAD_LETTER_TOPIC, error)
         self._store.append(letter, settles=origin, real_queue=real_queue)
         self._timer.settle(origin)
         self.counts["dead_letter"] += 1
@@ -466,7 +468,7 @@ def _real_queue(properties: dict[str, str]) -> tuple[str, int]:
     queue_id = java_long(properties.get(props.REAL_QID, ""))
     problem = topic_problem(topic)
     if problem or topic in (TIMER_TOPIC, SCHEDULE_TOPIC, BLOCK_TOPIC):
-        raise Unreleasable(f"REAL_TOPIC is {topic!r}: {problem or 'a queue of what is parked'}")
+        raise Unreleasable(f"REAL_TOPIC is {topic!r}: {problem or 'it is a topic of parked messages'}")
     if queue_id is None or not 0 <= queue_id < 1 << 31:
         raise Unreleasable(f"REAL_QID is {properties.get(props.REAL_QID)!r}")
     return topic, queue_id

@@ -182,7 +182,10 @@ class Snapshots:
         try:
             return self._index.sync() if self._index is not None else None
         except OSError as error:
-            log.error("the last index file is not on disk: it is made anew after a stop that is not clean: %s", error)
+            log.error(
+                "the flush of the last index file failed: a start after an unclean stop writes the file again: %s",
+                error,
+            )
             return None
 
     def _snapshot_of(self, taken: _Taken, index: IndexMark | None, sums: dict[int, int]) -> Snapshot:
@@ -206,4 +209,4 @@ class Snapshots:
     def _written(self, result: object) -> None:
         self._is_busy = False
         if isinstance(result, BaseException):
-            log.error("the snapshot for the next start could not be written: %s", result)
+            log.error("the broker could not write the snapshot for the next start: %s", result)

@@ -155,7 +155,7 @@ class TestAppendedOnce:
         monkeypatch.setattr(harness.broker.timer, "settle", fail)
         harness.advance(1000)
         assert harness.bodies("T") == [b"body"]
-        assert "left, and an error came after it" in caplog.text
+        assert "an error occurred after the release" in caplog.text
         self.check(harness)
 
     def test_an_error_after_a_roll_repeats_no_roll(

@@ -247,7 +247,7 @@ class TestSnapshotTimes:
         harness.advance(10_000)
         harness.stop()
         assert not (harness._folder / "config" / "snapshot").exists()
-        assert "the snapshot for the next start could not be written" in caplog.text
+        assert "could not write the snapshot for the next start" in caplog.text
         harness.start()
         assert harness.bodies("T") == [b"body"]
 
@@ -294,4 +294,4 @@ def test_a_start_after_apache_walks_the_whole_log(
     raw[7] ^= 1  # Apache writes its fields, but not our copy of them
     check.write_bytes(raw)
     harness.start()
-    assert "Apache RocketMQ had the store" in caplog.text and walked_from(caplog) == 0
+    assert "Apache RocketMQ has used the store" in caplog.text and walked_from(caplog) == 0

@@ -140,7 +140,7 @@ class TestHarness:
 
     def test_a_failed_start_does_not_prevent_the_next_start(self, harness: BrokerHarness) -> None:
         harness.stop()
-        with pytest.raises(OSError, match="another slot count"):
+        with pytest.raises(OSError, match="another number of slots"):
             harness.start(timer_slots=61)
         harness.start(timer_slots=60)
 

@@ -122,7 +122,7 @@ class Checks:
         try:
             self._transactions.discard(half)
         except RecordTooLong as error:
-            log.critical("transactions: the broker skips %s until the next start: %s", key, error)
+            log.critical("transactions: %s is set aside until the next start: %s", key, error)
             self._transactions.pending.drop(half.queue_offset)
             return 0
         log.error("transactions: the broker moves %s to %s: %s", key, CHECK_MAX_TIME_TOPIC, why)

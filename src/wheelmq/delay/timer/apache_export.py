@@ -38,9 +38,15 @@ def prepare(timer: Timer, last_read_ms: int) -> None:
         after_ms = last_read_ms - timer.settings.precision_ms
         left = hide_settled(timer, after_ms, timer.store.clock.monotonic() + HIDE_SECONDS_MAX)
         if left:
-            log.warning("%d units of the timer log were not checked: Apache may deliver cancelled messages", left)
+            log.warning(
+                "the broker did not check %d units of the timer log: Apache may deliver cancelled messages", left
+            )
     except (StoreUnreadable, OSError) as error:
-        log.warning("what is out is not marked for another broker that gets the store: %s", error)
+        log.warning(
+            "settled messages are not marked in the timer log: an Apache broker that gets the store may deliver "
+            "some again: %s",
+            error,
+        )
 
 
 def _index_rest(timer: Timer, view: ReadView) -> None:

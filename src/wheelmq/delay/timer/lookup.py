@@ -104,7 +104,7 @@ def _in_message_index(timer: Timer, key: str) -> dict[Origin, Record]:
             if record is None:
                 if position in log.damaged:
                     continue
-                raise IndexDamaged(f"the message index names log position {position}, which holds no record")
+                raise IndexDamaged(f"the message index names log position {position}, which has no record")
             origin = _origin_of(timer, record)
             if origin is not None:
                 found[origin] = record

@@ -139,4 +139,4 @@ class CheckFile:
     def _written(self, result: object) -> None:
         self._is_busy = False
         if isinstance(result, BaseException):
-            log.error("timercheck could not be written: %s", result)
+            log.error("the broker could not write timercheck: %s", result)

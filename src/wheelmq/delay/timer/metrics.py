@@ -39,7 +39,7 @@ class TimerMetricsTable:
         try:
             found = config_file.load(self._disk, self._path, bodies.TimerMetrics) or bodies.TimerMetrics()
         except BodyError as error:
-            log.warning("timer: counts of an earlier run are not read, and are counted anew: %s", error)
+            log.warning("timer: the saved counts are unreadable, and the broker counts again: %s", error)
             found = bodies.TimerMetrics()
         now_ms = self._timer.store.clock.now_ms()
         since = {topic: one.time_stamp for topic, one in found.timing_count.items()}
@@ -47,7 +47,10 @@ class TimerMetricsTable:
         told = {topic: one.count for topic, one in found.timing_count.items() if one.count}
         if told != waiting:
             log.info(
-                "timer: %s counted %d waiting, there are %d", self._path, sum(told.values()), sum(waiting.values())
+                "timer: %s has %d pending messages, but there are %d",
+                self._path,
+                sum(told.values()),
+                sum(waiting.values()),
             )
         return bodies.TimerMetrics(data_version=found.data_version, timing_count=counts)
 
@@ -60,7 +63,7 @@ class TimerMetricsTable:
         by_topic = {topic: off for topic, off in self._timer.store.queues.by_topic(wrong).items() if off}
         for topic, off in by_topic.items():
             table.timing_count[topic] = TimingCount(count=waiting.get(topic, 0), time_stamp=now_ms)
-            log.error("timer: the count of topic %s was wrong by %d and is put right", topic, -off)
+            log.error("timer: corrected the count of topic %s, which was wrong by %d", topic, -off)
         if by_topic:
             version = table.data_version
             table.data_version = DataVersion(

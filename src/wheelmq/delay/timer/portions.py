@@ -86,7 +86,7 @@ def read_portion(view: StoreView, kind: FileKind, name: str, ranges: Ranges, on_
     if not len(ranges):
         return Portion(b"", 0)
     if ranges["position"].max() > POSITION_MAX:
-        raise PortionError(f"position {ranges['position'].max()} is in no file: the greatest is {POSITION_MAX}")
+        raise PortionError(f"position {ranges['position'].max()} is out of range: the greatest is {POSITION_MAX}")
     match kind:
         case FileKind.QUEUE:
             return _queue_units(view.queue(name), ranges, on_disk)
@@ -118,7 +118,7 @@ def _queue_units(files: Files, ranges: Ranges, on_disk: OnDisk) -> Portion:
 def _block_units(view: StoreView, name: str, ranges: Ranges, on_disk: OnDisk) -> Portion:
     stop = on_disk.blocks.get(name, 0) * BLOCK_UNIT.size
     if not stop:
-        raise PortionError(f"block {name!r} is none of the plan's")
+        raise PortionError(f"block {name!r} is not in the plan")
     files = view.block_queue(name)
     count = _that_fit(ranges["size"])
     parts = []
@@ -135,7 +135,7 @@ def _slots(view: StoreView, ranges: Ranges) -> Portion:
     parts = []
     for position, size in ranges[:count].tolist():
         if position + size > view.wheel.size:
-            raise PortionError(f"{size} bytes at {position} are not in a wheel of {view.wheel.size}")
+            raise PortionError(f"{size} bytes at {position} are not in a wheel of {view.wheel.size} bytes")
         parts.append(view.wheel.view[position : position + size])
     return Portion(b"".join(parts), count)
 
@@ -144,7 +144,9 @@ def _records(view: StoreView, ranges: Ranges, on_disk: OnDisk) -> Portion:
     """Read common records without their bodies. Other records come whole: those with IPv6 hosts, and invalid ones."""
     positions, sizes = ranges["position"], ranges["size"].astype(np.int64)
     if (positions + sizes).max() > on_disk.log:
-        raise PortionError(f"records up to {(positions + sizes).max()} are not on disk, {on_disk.log} is")
+        raise PortionError(
+            f"records up to {(positions + sizes).max()} are not on disk: the log is on disk up to {on_disk.log}"
+        )
     files: dict[int, MappedFile] = {}
     bases = positions - positions % view.log.file_bytes
     holes = np.zeros(len(ranges), HOLE)
@@ -154,7 +156,7 @@ def _records(view: StoreView, ranges: Ranges, on_disk: OnDisk) -> Portion:
         chosen = np.flatnonzero(bases == base)
         at, size = positions[chosen] - base, sizes[chosen]
         if size.min() < FIXED_BYTES_V4 or (at + size).max() > view.log.file_bytes:
-            raise StoreUnreadable(f"ranges in the log file {base} are no records")
+            raise StoreUnreadable(f"ranges in the log file {base} are not records")
         files[base] = view.log.file_at(base)
         _bring_in(files[base], at, size)
         holes["size"][chosen] = _body_sizes(files[base].array, at, size)
@@ -223,11 +225,11 @@ def _that_fit(sizes: npt.NDArray[Any]) -> int:
     """Return the number of first ranges that fit into an answer. Raises PortionError if not even one fits."""
     count = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), PORTION_BYTES_MAX, "right"))
     if not count:
-        raise PortionError(f"{sizes[0]} bytes are more than the {PORTION_BYTES_MAX} of a portion")
+        raise PortionError(f"{sizes[0]} bytes exceed the limit of {PORTION_BYTES_MAX} bytes per portion")
     return count
 
 
 def _must_be_in_one_file(files: Files, position: int, size: int) -> None:
     at = position % files.file_bytes
     if not files.start <= position < files.end or at + size > files.file_bytes:
-        raise PortionError(f"{size} bytes at {position} are not in one file of those from {files.start} to {files.end}")
+        raise PortionError(f"{size} bytes at {position} are not within one file between {files.start} and {files.end}")

@@ -128,7 +128,7 @@ class TimerRecovery:
         if snapshot is None:
             return None
         is_apaches = check_is_apaches(store.disk, store.paths) or delay_offsets.is_apaches(store.disk, store.paths)
-        why = "Apache RocketMQ had the store since" if is_apaches else disagreement(store, snapshot)
+        why = "Apache RocketMQ has used the store since then" if is_apaches else disagreement(store, snapshot)
         if why is None:
             done = timer.done.copy()
             timer.done.add_packed(snapshot.done)
@@ -142,7 +142,7 @@ class TimerRecovery:
             except LogDamaged as error:
                 timer.done, self._chunks, self._unread, self._believed = done, [], unread_records.NONE, None
                 why = str(error)
-        log.warning("the snapshot is removed, and the whole log is walked: %s", why)
+        log.warning("recovery deletes the snapshot and reads the whole log: %s", why)
         store.disk.remove(store.paths.snapshot)
         return None
 
@@ -157,12 +157,12 @@ class TimerRecovery:
             units = units[np.argsort(units[:, pending_units.POSITION], kind="stable")]
         spans = units[:, pending_units.POSITION], units[:, pending_units.SIZE]
         if not pending_units.can_be_records(*spans, timer.store.log.files, snapshot.position):
-            raise LogDamaged(errno.EIO, "units of what is parked name no records")
+            raise LogDamaged(errno.EIO, "units of parked messages do not point to records")
         if not unread_records.is_of_use(timer, snapshot):
             return self._read(units)
         why = unread_records.disagreement(timer, snapshot, len(units))
         if why is not None:
-            log.warning("timer: the records of all %d messages that wait are read: %s", len(units), why)
+            log.warning("timer: recovery reads the records of all %d pending messages: %s", len(units), why)
             return self._read(units)
         self._believed = snapshot.timers
         self._unread, is_unread = unread_records.not_to_be_read(timer, snapshot, units)
@@ -182,7 +182,7 @@ class TimerRecovery:
             met.append(rows[rows[:, col.PARKS] != 0, col.PARKS])
             self.on_rows(rows, scan.names)
         if not np.array_equal(np.concatenate(met), units[:, pending_units.ORIGIN]):
-            raise LogDamaged(errno.EIO, "units of what is parked name other records than theirs")
+            raise LogDamaged(errno.EIO, "units of parked messages point to records of other messages")
         return frozenset(scan.damaged)
 
     def _count_unread(self, waiting: dict[tuple[str, int], int]) -> None:
@@ -202,7 +202,7 @@ class TimerRecovery:
         queues = pending[:, _REAL_QUEUE]
         np.subtract.at(self._waiting, queues[(queues >= 0) & (queues < len(self._waiting))], 1)
         if (self._waiting < 0).any() or (queues >= len(self._waiting)).any():
-            raise LogDamaged(errno.EIO, "more wait for a queue than the snapshot counts")
+            raise LogDamaged(errno.EIO, "more messages are pending for a queue than the snapshot counts")
 
     def _read_what_is_near(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Read those unread messages that are to be armed or noted, or whose key the message index does not have.
@@ -255,7 +255,10 @@ class TimerRecovery:
         timer.indexed_to = mark.queue_offset
         timer.log.rebuild(timer.wheel, mark.timer_log_position)
         if not self._is_sound():
-            log.error("timer: the timer log names what is not in the timer queue: all is indexed anew")
+            log.error(
+                "timer: the timer log has units of messages that are not in the timer queue: all messages are "
+                "indexed again"
+            )
             timer.indexed_to = timer.queue.skip_blanks(timer.queue.start)
             timer.log.rebuild(timer.wheel, timer.log.files.start)
         reach("recover.rebuilt")
@@ -320,11 +323,12 @@ class TimerRecovery:
         if mark is None:
             return anew
         if is_adopted:
-            log.warning("timer: Apache RocketMQ has had the store: all is indexed anew")
+            log.warning("timer: Apache RocketMQ has used the store: all messages are indexed again")
             return anew._replace(epoch=mark.epoch, turn=mark.turn)
         if mark.queue_offset > timer.queue.end or mark.timer_log_position > timer.log.files.end:
             log.error(
-                "timer: queue offset %d or timer log position %d of the mark is not there: all is indexed anew",
+                "timer: queue offset %d or timer log position %d of the mark does not exist: all messages are "
+                "indexed again",
                 mark.queue_offset,
                 mark.timer_log_position,
             )
@@ -421,8 +425,8 @@ class TimerRecovery:
         if lost.any():
             timer.indexed_to = origin_index(Origin(int(pending[lost, _ORIGIN].min())))
             log.error(
-                "timer: %d pending messages have no unit in the timer log: what is parked from queue offset %d on is "
-                "indexed anew",
+                "timer: %d pending messages have no unit in the timer log: messages from queue offset %d on are "
+                "indexed again",
                 np.count_nonzero(lost),
                 timer.indexed_to,
             )

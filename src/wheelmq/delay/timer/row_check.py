@@ -94,7 +94,7 @@ class RowCheck:
         """Check rows in queue order, of the timer queue from offset `first` on."""
         _must_agree(rows, _range_of(self._timer.queue, first, len(rows)), KIND_INDEX)
         magic, slots, fires = rows["magic"], rows["slot_ms"], rows["fire_ms"]
-        _refuse(KIND_INDEX, rows, (magic & ~MAGIC_BITS != 0) | (magic & MAGIC_DEFAULT == 0), "a magic that no unit has")
+        _refuse(KIND_INDEX, rows, (magic & ~MAGIC_BITS != 0) | (magic & MAGIC_DEFAULT == 0), "an invalid magic")
         is_known = magic == MAGIC_DEFAULT
         is_known &= self._is_in_slot(slots, fires) & (slots - plan.write_ms < self._window_ms)
         noted = self._timer.notes.fire_times(timer_origin(first), len(rows))
@@ -115,13 +115,15 @@ class RowCheck:
         rows = np.concatenate([np.empty(0, TURN_ROW), *parts])
         units = self._units_of_slots(plan)
         if len(rows) != len(units.positions):
-            raise TurnRejected(f"{KIND_WALK}: {len(rows)} rows came, the slots have {len(units.positions)} units")
+            raise TurnRejected(
+                f"{KIND_WALK}: received {len(rows)} rows, but the slots have {len(units.positions)} units"
+            )
         of_rows = _by_position(rows["position"], rows["slot_ms"])
         of_units = _by_position(units.positions, units.slots_ms)
         differs = np.zeros(len(rows), np.bool_)
         for name, known in zip(("position", "size", "slot_ms", "magic"), units[:4], strict=True):
             differs[of_rows] |= rows[name][of_rows] != known[of_units]
-        _refuse(KIND_WALK, rows, differs, "no unit of its slot")
+        _refuse(KIND_WALK, rows, differs, "no such unit in its slot")
         origins, fires_ms = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
         origins[of_rows], fires_ms[of_rows] = units.origins[of_units], units.fires_ms[of_units]
         is_expired = self._is_expired(rows)
@@ -180,9 +182,9 @@ class RowCheck:
             _must_agree(mine, units, KIND_QUEUE)
             tags = units["tag_code"].astype(np.int64)
             dues_ms = np.where(tags > plan.now_ms + level.delay_ms, plan.now_ms, tags)
-            _refuse(KIND_QUEUE, mine, mine["fire_ms"] != dues_ms, "a fire time that its queue does not name")
+            _refuse(KIND_QUEUE, mine, mine["fire_ms"] != dues_ms, "another fire time than its queue unit")
             _refuse(KIND_QUEUE, mine, mine["slot_ms"] != dues_ms, "another slot than its due time")
-            _refuse(KIND_QUEUE, mine, mine["magic"] != MAGIC_DEFAULT, "a magic that no message of a level has")
+            _refuse(KIND_QUEUE, mine, mine["magic"] != MAGIC_DEFAULT, "a magic that is invalid for a level")
             at += end - first
 
     # Records -------------------------------------------------------------------------------------------------------
@@ -205,7 +207,7 @@ class RowCheck:
         differs = np.zeros(len(rows), np.bool_)
         for name in ("origin", "fire_ms", "slot_ms", "magic"):
             differs |= rows[name] != expected[name]
-        _refuse(kind, rows, differs, "an origin, a slot, a fire time or a magic that its record does not give")
+        _refuse(kind, rows, differs, "another origin, slot, fire time or magic than its record")
 
 
 def check_order(rows: TurnRows, kind: str) -> None:
@@ -237,7 +239,7 @@ def _range_of(queue: ConsumeQueue, first: int, count: int) -> Units:
 
 def _must_agree(rows: TurnRows, units: Units, kind: str) -> None:
     differs = (rows["position"] != units["position"]) | (rows["size"] != units["size"])
-    _refuse(kind, rows, differs, "another record than its queue names")
+    _refuse(kind, rows, differs, "another record than its queue unit")
 
 
 def _refuse(kind: str, rows: TurnRows, is_wrong: Flags, why: str) -> None:

@@ -32,8 +32,8 @@ def load_done(disk: Disk, paths: StorePaths) -> tuple[LogPosition, tuple[StreamB
             return LogPosition(head["log_position"]), unpack_streams(raw, TIMER_DONE.size, head["streams"])[0]
     raise OSError(
         errno.EIO,
-        "this is no snapshot of done bits: put a good copy in its place, or remove it; then what Apache RocketMQ had "
-        "delivered is delivered again",
+        "this is not a snapshot of done bits: put a good copy in its place, or remove it; without it, messages "
+        "that Apache RocketMQ had delivered are delivered again",
         str(paths.timer_done),
     )
 

@@ -114,7 +114,7 @@ def read_queues(
         origins = rows["origin"].copy()
         read_records(view, rows)
         if not np.array_equal(rows["origin"], origins):
-            raise StoreUnreadable(f"the queue of level {stream_number(stream)} names other records than its own")
+            raise StoreUnreadable(f"the queue of level {stream_number(stream)} points to records of other queues")
         parts.append(rows)
     return np.concatenate(parts)
 
@@ -265,9 +265,7 @@ def _pass_over_gone(view: ReadView, rows: StagedRows) -> int:
     """
     count = int(np.searchsorted(rows["position"], view.log.start))
     if not (rows["kind"][:count] == WALK).all():
-        raise StoreUnreadable(
-            f"log position {rows['position'][0]} lies before the log, which begins at {view.log.start}"
-        )
+        raise StoreUnreadable(f"log position {rows['position'][0]} is before the start of the log, {view.log.start}")
     gone = rows[:count]
     gone["due_ms"] = gone["store_ms"] = gone["out_ms"]
     gone["origin"] = NO_ORIGIN
@@ -312,14 +310,14 @@ def _read_one(view: ReadView, row: Any) -> None:
     position, size = int(row["position"]), int(row["size"])
     files = view.log
     if not files.start <= position < files.end or not 0 < size <= files.file_bytes - position % files.file_bytes:
-        raise StoreUnreadable(f"{size} bytes at log position {position}, which a queue names, are no record")
+        raise StoreUnreadable(f"{size} bytes at log position {position}, which a queue points to, are not a record")
     try:
         record = decode_record(files.read(position, size))
     except RecordError as error:
-        raise StoreUnreadable(f"log position {position} holds no record: {error}") from None
+        raise StoreUnreadable(f"log position {position} has no record: {error}") from None
     topic = SCHEDULE_TOPIC if row["kind"] == QUEUE else TIMER_TOPIC
     if record.position != position or record.message.topic != topic:
-        raise StoreUnreadable(f"log position {position} holds another record than its queue says")
+        raise StoreUnreadable(f"log position {position} has another record than its queue unit says")
     properties = record.message.properties
     row["store_ms"] = record.store_ms
     if row["kind"] != QUEUE:

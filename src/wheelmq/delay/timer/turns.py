@@ -113,7 +113,7 @@ class _Upload:
     def whole(self, part: Part) -> TurnRows:
         missing = next((i for i in range(part.chunks) if i not in self.chunks), None)
         if missing is not None:
-            raise TurnRejected(f"{part.kind} {part.part}: chunk {missing} of {part.chunks} is not here")
+            raise TurnRejected(f"{part.kind} {part.part}: chunk {missing} of {part.chunks} is missing")
         raw = b"".join(self.chunks[i] for i in range(part.chunks))
         if zlib.crc32(raw) != part.crc or len(raw) != part.rows * TURN_ROW.itemsize:
             raise TurnRejected(f"{part.kind} {part.part}: {len(raw)} bytes are not the {part.rows} rows of the winner")
@@ -165,7 +165,7 @@ class Turns:
     def renew(self, epoch: int, now_ms: int) -> None:
         """Renew the lease. Raises Stale."""
         if epoch != self.epoch or self._holder is None:
-            raise Stale(f"epoch {epoch} is over, {self.epoch} is the last that was given")
+            raise Stale(f"epoch {epoch} is over, the last epoch is {self.epoch}")
         self._renewed_ms = now_ms
 
     def is_held(self, now_ms: int) -> bool:
@@ -185,14 +185,14 @@ class Turns:
     def under_way(self, epoch: int, turn: int) -> TurnPlan:
         """Return the plan of this turn. Raises Stale when it is not the one under way."""
         if self.plan is None or (epoch, turn) != (self.plan.epoch, self.plan.turn):
-            raise Stale(f"turn {turn} of epoch {epoch} is not the one under way")
+            raise Stale(f"turn {turn} of epoch {epoch} is not the running turn")
         return self.plan
 
     def upload(self, epoch: int, turn: int, key: tuple[str, int, int], chunk: int, rows: bytes) -> None:
         """Store one chunk of the attempt `key` (kind, part, attempt). Raises Stale, TurnRejected."""
         self.under_way(epoch, turn)
         if len(rows) % TURN_ROW.itemsize:
-            raise TurnRejected(f"{len(rows)} bytes are no whole rows of {TURN_ROW.itemsize}")
+            raise TurnRejected(f"{len(rows)} bytes are not whole rows of {TURN_ROW.itemsize} bytes")
         upload = self._uploads.setdefault(key, _Upload())
         upload_bytes = self._upload_bytes + len(rows) - len(upload.chunks.get(chunk, b""))
         if upload_bytes > UPLOAD_BYTES_MAX:
@@ -221,7 +221,7 @@ class Turns:
                 raise TurnRejected(f"{winner.kind} {winner.part}: attempt {winner.attempt} uploaded nothing")
             rows = upload.whole(winner) if upload else np.empty(0, TURN_ROW)
             if winner.kind not in parts:
-                raise TurnRejected(f"{winner.kind!r} is no kind of rows")
+                raise TurnRejected(f"{winner.kind!r} is not a kind of rows")
             parts[winner.kind].append(rows)
         _check_index(plan, parts[KIND_INDEX])
         _check_walk(plan, parts[KIND_WALK], walk_units, precision_ms)
@@ -243,10 +243,12 @@ def _check_index(plan: TurnPlan, parts: list[TurnRows]) -> None:
     expected = plan.index_from
     for rows in parts:
         if not are_in_order(rows, timer_origin(expected)):
-            raise TurnRejected(f"{KIND_INDEX}: rows from queue offset {expected} on are not each there once, in order")
+            raise TurnRejected(
+                f"{KIND_INDEX}: the rows from queue offset {expected} on are incomplete, repeated or out of order"
+            )
         expected += len(rows)
     if expected != plan.index_to:
-        raise TurnRejected(f"{KIND_INDEX}: rows end at queue offset {expected}, the plan at {plan.index_to}")
+        raise TurnRejected(f"{KIND_INDEX}: the rows end at queue offset {expected}, the plan at {plan.index_to}")
 
 
 def _check_walk(plan: TurnPlan, parts: list[TurnRows], units: npt.NDArray[np.int32], precision_ms: int) -> None:
@@ -254,12 +256,12 @@ def _check_walk(plan: TurnPlan, parts: list[TurnRows], units: npt.NDArray[np.int
     for rows in parts:
         places = (rows["slot_ms"] - plan.walk_after_ms) // precision_ms - 1
         if len(rows) and (places.min() < 0 or places.max() >= len(units)):
-            raise TurnRejected(f"{KIND_WALK}: a row's slot is not one of the plan's")
+            raise TurnRejected(f"{KIND_WALK}: the slot of a row is not in the plan")
         counted += np.bincount(places, minlength=len(units))
     if not np.array_equal(counted, units):
         wrong = int(np.flatnonzero(counted != units)[0])
         slot_ms = plan.walk_after_ms + (wrong + 1) * precision_ms
-        raise TurnRejected(f"{KIND_WALK}: slot {slot_ms} has {units[wrong]} units, {counted[wrong]} rows came")
+        raise TurnRejected(f"{KIND_WALK}: slot {slot_ms} has {units[wrong]} units, but {counted[wrong]} rows arrived")
 
 
 def _check_queues(plan: TurnPlan, parts: list[TurnRows]) -> None:
@@ -272,7 +274,7 @@ def _check_queues(plan: TurnPlan, parts: list[TurnRows]) -> None:
     at = 0
     for rows in parts:
         if not are_the_origins(rows, expected[at : at + len(rows)]):
-            raise TurnRejected(f"{KIND_QUEUE}: rows from the {at}th message on are not each there once, in order")
+            raise TurnRejected(f"{KIND_QUEUE}: the rows from message {at} on are incomplete, repeated or out of order")
         at += len(rows)
     if at != len(expected):
-        raise TurnRejected(f"{KIND_QUEUE}: {at} rows came, the plan has {len(expected)} messages")
+        raise TurnRejected(f"{KIND_QUEUE}: received {at} rows, but the plan has {len(expected)} messages")

@@ -102,14 +102,14 @@ def disagreement(timer: Timer, snapshot: Snapshot, pending: int) -> str | None:
     timers, mark = snapshot.timers, timer.mark_file.load()
     assert timers is not None
     if sum(snapshot.waiting.values()) != pending or min(snapshot.waiting.values(), default=0) < 0:
-        return f"the snapshot counts {sum(snapshot.waiting.values())} messages that wait, there are {pending}"
+        return f"the snapshot counts {sum(snapshot.waiting.values())} pending messages, but there are {pending}"
     if mark is None or mark.queue_offset < timers.queue_offset or mark.timer_log_position < timers.log_position:
         return "the timer's mark is older than the snapshot"
     if not timer.log.files.start <= timers.log_position <= timer.log.files.end:
-        return "the timer log is another one than then"
+        return "the timer log is not the one of the snapshot"
     sums = timer.log.sums_job(timers.log_position)()
     changed = [start for start, crc in sums.items() if timers.sums.get(start) != crc]
-    return f"the timer log has changed behind {changed[0]}" if changed else None
+    return f"the timer log has changed after {changed[0]}" if changed else None
 
 
 def not_to_be_read(timer: Timer, snapshot: Snapshot, pending: Integers) -> tuple[Integers, Flags]:

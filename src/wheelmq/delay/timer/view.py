@@ -148,7 +148,7 @@ def chain(files: Files, position: int, log_end: int, most: int = CHAIN_UNITS_MAX
     scratch = np.zeros(min(most, 65_535) + 1, np.int64)
     while position >= 0 and count < most:
         if not files.start <= position < files.end:
-            raise StoreUnreadable(f"a chain leads to timer log position {position}, where no file is")
+            raise StoreUnreadable(f"a chain points to timer log position {position}, where no file exists")
         here = position
         file = files.file_at(here)
         base = here - here % files.file_bytes

@@ -27,7 +27,8 @@ class TimerWheel:
             if error.errno == errno.EINVAL:
                 raise OSError(
                     errno.EINVAL,
-                    f"{error.strerror}; the wheel of another slot count? Remove it: it is rebuilt",
+                    f"{error.strerror}; the file may be of a wheel with another number of slots: remove it, and "
+                    "the next start writes it again",
                     str(path),
                 ) from None
             raise

@@ -162,7 +162,7 @@ class WheelLane:
                 damaged=damaged,
             )
             if len(rows) != scan.units:
-                raise StoreUnreadable(f"the chains have {len(rows)} units where their slots have {scan.units}")
+                raise StoreUnreadable(f"the chains have {len(rows)} units, but their slots have {scan.units}")
             return staging.decide(rows, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
 
         self._scan, self._damaged = scan, damaged
@@ -188,15 +188,15 @@ class WheelLane:
         self.slots_walked += scan.slots
         if self._damaged:
             log.critical(
-                "timer: %d messages of slot %d are set aside until the next start: no record can be read at log "
-                "positions %s",
+                "timer: %d messages of slot %d are set aside until the next start: their records at log positions "
+                "%s cannot be read",
                 len(self._damaged),
                 scan.through_ms,
                 self._damaged[:DAMAGED_LOGGED_MAX],
             )
         if scan.is_retry:
             timer.skipped.drop(scan.through_ms)
-            log.warning("timer: slot %d was skipped and can be read again: its messages are armed", scan.through_ms)
+            log.warning("timer: the broker can read the skipped slot %d again, and arms its messages", scan.through_ms)
         else:
             timer.scanned_through_ms = max(timer.scanned_through_ms, scan.through_ms)
             self._slots_max, self._tries = SLOTS_MAX, 0
@@ -213,8 +213,8 @@ class WheelLane:
             messages = max(0, int(timer.wheel.messages_in(scan.through_ms, 1).sum()))
             timer.skipped.add(SkippedSlot(scan.through_ms, scan.units, messages), monotonic_ms)
             log.critical(
-                "timer: slot %d is damaged and skipped. Its %d messages wait until the broker can read it, which it "
-                "tries every %d s, or until its next start: %s: %s",
+                "timer: slot %d is damaged and skipped. Its %d messages stay parked until the broker can read the "
+                "slot, which it tries every %d s, or until its next start: %s: %s",
                 scan.through_ms,
                 messages,
                 skipped.RETRY_MS // 1000,
@@ -227,7 +227,7 @@ class WheelLane:
         self._retry_ms = monotonic_ms + RETRY_MS
         self._slots_max = 1
         log.error(
-            "timer: the broker cannot scan the slots later than %d up to %d, and tries again in %d ms: %s: %s",
+            "timer: the broker cannot scan the slots after %d up to %d, and tries again in %d ms: %s: %s",
             scan.after_ms,
             scan.through_ms,
             RETRY_MS,

@@ -69,7 +69,7 @@ def segment_of(answer: Command) -> Segment:
             try:
                 said = headers.read(answer.ext, PortionHeader)
             except headers.HeaderError as error:
-                raise StoreUnreadable(f"an answer does not say what it holds: {error}") from None
+                raise StoreUnreadable(f"the header of an answer is invalid: {error}") from None
             return Segment(bytes(answer.body), said.count, said.crc, said.log_start, said.log_end)
         case ResponseCode.PULL_OFFSET_MOVED:
             raise FileNotFoundError(answer.remark)
@@ -169,7 +169,9 @@ class WireView:
     def _fetch_records(self, positions: Positions, sizes: Positions) -> None:
         at = positions % self.log.file_bytes
         if len(sizes) and (sizes.min() <= 0 or (at + sizes).max() > self.log.file_bytes):
-            raise StoreUnreadable("what the timer queue names goes beyond its log file, so it is no record")
+            raise StoreUnreadable(
+                "a unit of the timer queue points beyond the end of a log file, so it is not a record"
+            )
         wanted = ranges_of(positions, sizes)
         while len(wanted):
             segment = self._fetch(FileKind.RECORD, "", wanted[:RANGES_MAX])
@@ -183,7 +185,7 @@ class WireView:
         holes = np.frombuffer(segment.body, HOLE, len(wanted))
         left = wanted["size"] - holes["size"]
         if ((holes["at"] < 0) | (holes["size"] < 0) | (holes["at"] > left)).any():
-            raise StoreUnreadable("an answer leaves out more of a record than there is")
+            raise StoreUnreadable("an answer omits more bytes of a record than it has")
         _must_be_long(int(left.sum()) + len(wanted) * HOLE.itemsize, body)
         at = len(wanted) * HOLE.itemsize
         for (position, size), (head, hole) in zip(wanted.tolist(), holes.tolist(), strict=True):
@@ -199,14 +201,14 @@ class WireView:
             segment = self._fetch(FileKind.CHAIN, "", wanted[:RANGES_MAX], least=0)
             body = segment.body
             if len(body) < CHAIN_HEAD.itemsize or (len(body) - CHAIN_HEAD.itemsize) % CHAINED.itemsize:
-                raise StoreUnreadable(f"an answer of {len(body)} bytes is no chain")
+                raise StoreUnreadable(f"an answer of {len(body)} bytes is not a chain")
             head = np.frombuffer(body, CHAIN_HEAD, 1)
             whole, next_position = int(head["whole"][0]), int(head["next"][0])
             if whole != segment.covered or (whole == 0 and next_position < 0):
-                raise StoreUnreadable(f"an answer with {whole} chains says that it has {segment.covered}")
+                raise StoreUnreadable(f"an answer has {whole} chains, but its header says {segment.covered}")
             for position, unit in np.frombuffer(body, CHAINED, offset=CHAIN_HEAD.itemsize).tolist():
                 if position % self.timer_log.file_bytes + TIMER_UNIT.size > self.timer_log.file_bytes:
-                    raise StoreUnreadable(f"a timer log unit at {position} crosses a file")
+                    raise StoreUnreadable(f"a timer log unit at {position} crosses the end of a file")
                 self.timer_log.put(position, memoryview(unit))
             wanted = wanted[whole:].copy()
             if next_position >= 0:
@@ -216,9 +218,9 @@ class WireView:
         """Return the broker's checked answer. Raises StoreUnreadable, and the errors of `ask`."""
         segment = self._ask(kind, name, wanted)
         if zlib.crc32(segment.body) != segment.crc:
-            raise StoreUnreadable(f"{len(segment.body)} bytes of {kind} came with another crc than they were sent with")
+            raise StoreUnreadable(f"{len(segment.body)} bytes of {kind} do not have the crc of their header")
         if not least <= segment.covered <= len(wanted):
-            raise StoreUnreadable(f"of {len(wanted)} ranges of {kind} came {segment.covered}")
+            raise StoreUnreadable(f"{segment.covered} of {len(wanted)} ranges of {kind} arrived")
         return segment
 
 
@@ -244,4 +246,4 @@ def _pieces(positions: Positions, sizes: Positions, file_bytes: int) -> tuple[Po
 
 def _must_be_long(expected_bytes: int, body: memoryview) -> None:
     if len(body) != expected_bytes:
-        raise StoreUnreadable(f"{len(body)} bytes came where {expected_bytes} were asked for")
+        raise StoreUnreadable(f"received {len(body)} bytes instead of {expected_bytes}")

@@ -259,7 +259,7 @@ class TestMissingFiles:
         assert mark is not None and mark.queue_offset == 6
         marks.write(mark._replace(queue_offset=9))
         self.finish(harness, model, bodies)
-        assert "all is indexed anew" in caplog.text
+        assert "all messages are indexed again" in caplog.text
 
     def test_a_torn_mark_loses_no_message(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
         bodies = self.prepare(harness, model)
@@ -521,7 +521,7 @@ class TestStoreOfApache:
         raw = bytearray(path.read_bytes())
         raw[damage] = b"\xa5" if damage.stop else b""
         path.write_bytes(raw)
-        with pytest.raises(OSError, match="no snapshot of done bits"):
+        with pytest.raises(OSError, match="not a snapshot of done bits"):
             harness.start()
 
 

@@ -267,7 +267,7 @@ class TestReading:
         read = staging.read_walk(view, out_ms - 2000, out_ms, **options)
         expired = timer_origin(0) if listed == "before" else NO_ORIGIN  # its detail still names it
         assert read["origin"].tolist() == [expired, timer_origin(1)]
-        with pytest.raises(StoreUnreadable, match="lies before the log"):
+        with pytest.raises(StoreUnreadable, match="is before the start of the log"):
             staging.read_index(view, 0, 1, write_ms=W, turn=1)
 
     def test_a_slot_of_another_round_is_ignored(self, harness: BrokerHarness, model: PipelineModel) -> None:
@@ -285,11 +285,11 @@ class TestReading:
         view = model.view()
         unit = np.frombuffer(harness.broker.timer.queue.files.file_at(0).view, staging.QUEUE_UNIT.dtype, 2)
         harness.broker.store.log.files.file_at(0).view[4] = 0
-        with pytest.raises(StoreUnreadable, match="holds no record"):
+        with pytest.raises(StoreUnreadable, match="has no record"):
             staging.read_index(view, 0, 1, write_ms=W, turn=1)
         at = int(unit[1]["position"])
         harness.broker.store.log.files.file_at(0).view[at + 28 : at + 36] = bytes(8)
-        with pytest.raises(StoreUnreadable, match="holds another record"):
+        with pytest.raises(StoreUnreadable, match="has another record"):
             staging.read_index(view, 1, 2, write_ms=W, turn=1)
 
     def test_a_broken_chain_is_unreadable(self, harness: BrokerHarness, model: PipelineModel) -> None:

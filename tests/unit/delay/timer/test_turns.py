@@ -122,7 +122,7 @@ class TestLease:
     def test_a_renewal_of_another_epoch_is_stale(self, change: int) -> None:
         turns = Turns(0, 0)
         epoch = turns.open(P, 0)
-        with pytest.raises(Stale, match=f"{epoch} is the last that was given"):
+        with pytest.raises(Stale, match=f"the last epoch is {epoch}"):
             turns.renew(epoch + change, 1)
 
     def test_a_lease_that_was_never_opened_cannot_be_renewed(self) -> None:
@@ -150,7 +150,7 @@ class TestLease:
 class TestUpload:
     @pytest.mark.parametrize(("epoch", "turn"), [(4, 8), (6, 8), (5, 7), (5, 9)])
     def test_an_upload_to_another_turn_is_stale(self, pipeline: Pipeline, epoch: int, turn: int) -> None:
-        with pytest.raises(Stale, match="is not the one under way"):
+        with pytest.raises(Stale, match="is not the running turn"):
             pipeline.turns.upload(epoch, turn, (KIND_INDEX, 0, 1), 0, rows([10]).tobytes())
 
     def test_an_upload_without_a_plan_is_stale(self) -> None:
@@ -160,7 +160,7 @@ class TestUpload:
 
     @pytest.mark.parametrize("count", [1, TURN_ROW.itemsize - 1, TURN_ROW.itemsize + 1])
     def test_an_upload_of_incomplete_rows_is_rejected(self, pipeline: Pipeline, count: int) -> None:
-        with pytest.raises(TurnRejected, match="no whole rows"):
+        with pytest.raises(TurnRejected, match="not whole rows"):
             pipeline.turns.upload(pipeline.epoch, 8, (KIND_INDEX, 0, 1), 0, bytes(count))
 
     def test_uploads_above_the_limit_are_rejected(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ class TestCheck:
             pipeline.upload(KIND_INDEX, 0, rows(offsets)),
             pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK)),
         ]
-        with pytest.raises(TurnRejected, match="index: rows"):
+        with pytest.raises(TurnRejected, match="index: the rows"):
             pipeline.check(winners)
 
     def test_overlapping_parts_are_rejected(self, pipeline: Pipeline) -> None:
@@ -371,5 +371,5 @@ class TestQueues:
             pipeline.check(winners, UNITS[:0])
 
     def test_an_unknown_kind_is_rejected(self, pipeline: Pipeline) -> None:
-        with pytest.raises(TurnRejected, match="'other' is no kind"):
+        with pytest.raises(TurnRejected, match="'other' is not a kind"):
             pipeline.check([Part("other", 0, 1, 0, 0, 0)], UNITS[:0])

@@ -174,7 +174,7 @@ def test_wrong_counts_make_a_start_read_all_records(
     waiting = {key: count + (by if key[0] == "T1" else 0) for key, count in found.waiting.items()}
     change(harness, folder, found._replace(waiting=waiting))
     harness.start()
-    assert reads.count == COUNT and "messages that wait, there are" in caplog.text
+    assert reads.count == COUNT and "pending messages, but there are" in caplog.text
     check(harness)
 
 

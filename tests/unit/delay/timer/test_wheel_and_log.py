@@ -127,10 +127,8 @@ class TestWheel:
         assert wheel.last_position(T0) == -1
         assert not any((tmp_path / "timerwheel").read_bytes())
 
-    def test_a_wheel_of_another_length_is_rejected(
-        self, disk: SimulatedDisk, tmp_path: Path, wheel: TimerWheel
-    ) -> None:
-        with pytest.raises(OSError, match="another slot count"):
+    def test_a_wheel_of_another_length_is_rejected(self, disk: SimulatedDisk, tmp_path: Path, wheel: TimerWheel) -> None:
+        with pytest.raises(OSError, match="another number of slots"):
             TimerWheel(disk, tmp_path / "timerwheel", 1000, slots=11)
 
     @pytest.mark.parametrize("precision_ms", [100, 200, 500])

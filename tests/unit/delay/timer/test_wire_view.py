@@ -149,7 +149,7 @@ class TestInvalidAnswers:
             changed = told.body[:at] + bytes([told.body[at] ^ 1]) + told.body[at + 1 :]
             return told._replace(body=changed) if of == kind else told
 
-        with pytest.raises(StoreUnreadable, match="another crc"):
+        with pytest.raises(StoreUnreadable, match="do not have the crc"):
             rows_of(self.view(harness, plan, flip), plan)
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -182,7 +182,7 @@ class TestInvalidAnswers:
             body = told.body[:4] + (1 << 20).to_bytes(4, "little") + told.body[8:]
             return told._replace(body=body, crc=zlib.crc32(body))
 
-        with pytest.raises(StoreUnreadable, match="more of a record"):
+        with pytest.raises(StoreUnreadable, match="more bytes of a record"):
             rows_of(self.view(harness, plan, swell), plan)
 
     def test_rows_that_were_not_fetched_are_unreadable(self, harness: BrokerHarness, plan: TurnPlan) -> None:
@@ -218,18 +218,18 @@ class TestReadRequests:
         [
             ("queue", [(0, 19)], "not whole units"),
             ("queue", [(0, 0)], "not whole units"),
-            ("queue", [(6000 - 20, 40)], "not in one file"),
-            ("queue", [(1 << 40, 20)], "not in one file"),
-            ("queue", [(0, 2 << 20)], "more than the"),
+            ("queue", [(6000 - 20, 40)], "not within one file"),
+            ("queue", [(1 << 40, 20)], "not within one file"),
+            ("queue", [(0, 2 << 20)], "exceed the limit"),
             ("queue", [(-20, 20)], "negative"),
-            ("record", [((1 << 63) - 20, 100)], "is in no file"),
-            ("queue", [((1 << 63) - 20, 100)], "is in no file"),
+            ("record", [((1 << 63) - 20, 100)], "is out of range"),
+            ("queue", [((1 << 63) - 20, 100)], "is out of range"),
             ("wheel", [(1 << 40, 32)], "not in a wheel"),
-            ("record", [(0, 87)], "are no records"),
+            ("record", [(0, 87)], "are not records"),
             ("record", [(0, 1 << 30)], "not on disk"),
             ("record", [(1 << 40, 100)], "not on disk"),
-            ("chain", [(1 << 40, 0)], "no file is"),
-            ("chain", [(0, 0)], "no file is"),  # nothing was indexed yet
+            ("chain", [(1 << 40, 0)], "no file exists"),
+            ("chain", [(0, 0)], "no file exists"),  # nothing was indexed yet
             ("body", [(0, 20)], "body"),
             ("queue", [(0, 20)] * 5000, "are not whole ranges"),
         ],
