@@ -86,7 +86,7 @@ async def large_bodies(world: World) -> None:
         for body in (long, mixed):
             await producer.send(topic, body)
         await inbox.has(long, mixed)
-        with pytest.raises(ValueError, match="4194304 are sent"):
+        with pytest.raises(ValueError, match="the limit is 4194304"):
             await producer.send(topic, bytes((4 << 20) + 1))
 
 
@@ -126,7 +126,7 @@ async def cancels(world: World) -> None:
         # WheelMQ returns the result; Apache only accepts the cancel
         assert outcome in (CancelResult.CANCELLED, CancelResult.ACCEPTED)
         assert await producer.recall(topic, by_handle.recall_handle) == by_handle.unique_key
-        with pytest.raises(ValueError, match="no recall handle"):
+        with pytest.raises(ValueError, match="not a recall handle"):
             await producer.recall(topic, "nonsense")
         await inbox.has(*(b"fence %d" % i for i in range(len(fences))))
         assert sorted(inbox.bodies) == [b"fence 0", b"fence 1"]

@@ -76,7 +76,7 @@ def test_commands_work_with_a_broker_without_a_pipeline(tmp_path: Path) -> None:
         refused = running.failing_command("send", "T", "far", "--delay-in-seconds", "99999999")
         assert "blocks reach 366d" in refused and "--set block_max_delay_seconds=99999999" in refused
         assert "Nothing was cancelled" in running.failing_command("cancel", "T", "--key", key)
-        assert "topic Other is not known" in running.failing_command("timers", "--topic", "Other")
+        assert "does not know topic Other" in running.failing_command("timers", "--topic", "Other")
         options = ("--home", str(home), "--namesrv-port=0", "--broker-port=0")
         second = subprocess.run(wheelmq("up", *options), capture_output=True, text=True, timeout=START_DEADLINE_S)
         assert second.returncode == 1

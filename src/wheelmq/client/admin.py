@@ -346,4 +346,4 @@ def _read(answer: Command, body: type[B]) -> B:
     try:
         return bodies.read(answer.body, body)
     except bodies.BodyError as error:
-        raise CallError(f"the answer does not read: {error}") from None
+        raise CallError(f"the answer cannot be decoded: {error}") from None

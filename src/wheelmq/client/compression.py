@@ -41,7 +41,9 @@ def expand(body: bytes, sys_flag: int) -> bytes:
         return body
     kind = sys_flag & _KIND
     if kind not in _ZLIB_KINDS:
-        raise CompressionError(f"the body is compressed by {_OTHER_KINDS.get(kind, hex(kind))}; zlib is known")
+        raise CompressionError(
+            f"the body is compressed by {_OTHER_KINDS.get(kind, hex(kind))}; the client supports only zlib"
+        )
     inflater = zlib.decompressobj()
     try:
         expanded = inflater.decompress(body, EXPANDED_BYTES_MAX)
@@ -50,5 +52,5 @@ def expand(body: bytes, sys_flag: int) -> bytes:
     if inflater.unconsumed_tail:
         raise CompressionError(f"the body inflates to more than {EXPANDED_BYTES_MAX} bytes")
     if not inflater.eof:
-        raise CompressionError("the body does not inflate: it ends too soon")
+        raise CompressionError("the body does not inflate: it is incomplete")
     return expanded

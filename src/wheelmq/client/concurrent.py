@@ -75,7 +75,9 @@ class Concurrently:
                     await self._consume(waiting)
                 except Exception:
                     log.exception(
-                        "what became of %s@%d is not known", waiting.held.queue, waiting.taken.record.queue_offset
+                        "an error occurred, and the outcome of %s@%d is unknown",
+                        waiting.held.queue,
+                        waiting.taken.record.queue_offset,
                     )
                     asyncio.get_running_loop().call_later(SEND_BACK_AGAIN_S, self._inbox.put_nowait, waiting)
 
@@ -85,7 +87,7 @@ class Concurrently:
         held.consumed_ms = self._clock.now_ms()
         is_settled = verdict.later is None
         if verdict.later is not None and self._settings.model is Model.BROADCASTING:
-            log.error("%s@%d failed and is not tried again: a broadcast", held.queue, record.queue_offset)
+            log.error("%s@%d failed, and broadcast messages are not retried", held.queue, record.queue_offset)
             is_settled = True
         elif verdict.later is not None:
             is_settled = await self._handling.send_back(held.queue, record, verdict.later.delay_level)

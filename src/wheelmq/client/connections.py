@@ -35,7 +35,7 @@ class Connections:
     def to(self, address: str) -> RpcClient:
         """Return the connection to the server at `address`. Raises Unreachable after `close`."""
         if self._is_closed:
-            raise Unreachable(f"{address} is not spoken to any more: the client was stopped")
+            raise Unreachable(f"no connection to {address}: the client is stopped")
         caller = self._callers.get(address)
         if caller is None:
             on_request = None if self._on_request is None else partial(self._on_request, address)

@@ -75,7 +75,7 @@ def delay_property(
     if not given:
         return {}
     if len(given) > 1:
-        raise ValueError(f"a message has a delay or a time of delivery, not both: choose one of {', '.join(given)}")
+        raise ValueError(f"a message has either a delay or a time of delivery: choose one of {', '.join(given)}")
     [(option, value)] = given.items()
     match option:
         case "deliver_at_ms":
@@ -88,7 +88,7 @@ def delay_property(
         case _:
             unit, name = ("ms", props.TIMER_DELAY_MS) if option == "delay_ms" else ("s", props.DELAY_IN_SECONDS)
             if value < 0:
-                raise ValueError(f"{option}: a delay of {value} {unit} lies in the past; 0 delivers at once")
+                raise ValueError(f"{option}: a delay of {value} {unit} is in the past; 0 delivers at once")
     return {name: str(value)} if value else {}
 
 
@@ -113,14 +113,14 @@ def check_body(body: object) -> None:
     if isinstance(body, str):
         raise TypeError(f"the body is a str, {_short(body)}: write body.encode()")
     if not isinstance(body, bytes | bytearray):
-        raise TypeError(f"the body is {_short(body)}, a {type(body).__name__}: bytes are expected")
+        raise TypeError(f"the body is {_short(body)}, a {type(body).__name__}: it must be bytes")
 
 
 def check_property_types(name: object, value: object) -> None:
     """Raise TypeError for a name or a value that is not a str."""
     if not isinstance(name, str) or not isinstance(value, str):
         wrong = value if isinstance(name, str) else name
-        raise TypeError(f"property {name!r} is {_short(value)}: a {type(wrong).__name__}, where a str is expected")
+        raise TypeError(f"property {name!r} is {_short(value)}: a {type(wrong).__name__}, but it must be a str")
 
 
 def refused(answer: Command, asked_ms: int | None, *, is_in_block: bool) -> Refused:
@@ -146,7 +146,7 @@ def _check_time(deliver_at_ms: int, now_ms: int) -> None:
         meant_ms = int(deliver_at_ms * factor)
         if abs(meant_ms - now_ms) < _NEAR_MS:
             raise ValueError(f"{found}: it looks like {unit}; write {meant_ms}, in milliseconds since 1970")
-    raise ValueError(f"{found}: write milliseconds since 1970 of a time ahead, or leave it out to deliver at once")
+    raise ValueError(f"{found}: write a future time in milliseconds since 1970, or leave it out to deliver at once")
 
 
 def _date(time_ms: int) -> str:

@@ -129,7 +129,13 @@ class GroupMember:
         problems = await self.offsets.commit(news)
         for queue, offset in news.items():
             if queue in problems:
-                log.warning("group %s: %s is not committed at %d: %s", self.name, text(queue), offset, problems[queue])
+                log.warning(
+                    "group %s: the commit of %s at offset %d failed: %s",
+                    self.name,
+                    text(queue),
+                    offset,
+                    problems[queue],
+                )
             else:
                 wanted[queue].committed = offset
         return problems
@@ -145,7 +151,7 @@ class GroupMember:
                 async with self._changing:
                     settled = await self._rebalance()
             except Exception:
-                log.exception("group %s: sharing out the queues failed", self.name)
+                log.exception("group %s: the rebalance of the queues failed", self.name)
             try:
                 async with asyncio.timeout(REBALANCE_S if settled else SETTLE_S):
                     await self._changed.wait()
@@ -171,7 +177,7 @@ class GroupMember:
             try:
                 mine, is_known = await self._share_of(topic)
             except _FAILURES as error:
-                log.info("group %s: the queues of %s stay as they are: %s", self.name, topic, error)
+                log.info("group %s: no rebalance of the queues of %s: %s", self.name, topic, error)
                 settled &= isinstance(error, TopicUnknown)  # the loop over the routes has counted it
                 continue
             settled &= is_known
@@ -243,7 +249,7 @@ class GroupMember:
                 return stored, stored
             return await first_offset(self.session, self.settings, queue), -1
         except _FAILURES as error:
-            log.info("group %s: %s cannot be begun: %s", self.name, text(queue), error)
+            log.info("group %s: the consumer cannot start on %s: %s", self.name, text(queue), error)
             return None
 
     def _begin(self, queue: QueueName, start: int, committed: int, *, like: HeldQueue | None = None) -> None:
@@ -282,7 +288,7 @@ class GroupMember:
                 continue
             held = self.held[queue]
             if await self._let_go(held, commit=False):
-                log.warning("group %s: %s goes on at %d", self.name, text(queue), offset)
+                log.warning("group %s: %s continues at offset %d", self.name, text(queue), offset)
                 self._begin(queue, offset, -1, like=held)
             else:
                 self._moves.setdefault(queue, offset)
@@ -296,7 +302,7 @@ class GroupMember:
             try:
                 await self.commit()
             except Exception:
-                log.exception("group %s: committing failed", self.name)
+                log.exception("group %s: the commit of offsets failed", self.name)
 
     async def _keep_locks(self, locks: MemberLocks) -> None:
         """Renew the locks.
@@ -309,10 +315,10 @@ class GroupMember:
                     if held is not None and is_ours:
                         self._note_lock(held)
                     elif held is not None:
-                        log.warning("group %s: the lock of %s is another member's", self.name, text(queue))
+                        log.warning("group %s: another member has the lock of %s", self.name, text(queue))
                         self.lock_lost(held)
             except Exception:
-                log.exception("group %s: renewing locks failed", self.name)
+                log.exception("group %s: the renewal of locks failed", self.name)
 
     def _note_lock(self, held: HeldQueue) -> None:
         held.locked_s, held.locked_ms = self.session.clock.monotonic(), self.session.clock.now_ms()

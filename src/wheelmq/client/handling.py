@@ -69,8 +69,12 @@ class Handling:
             message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + more_times)
             callback = self._by_topic.get(message.topic)
             if callback is None:
-                log.warning("group %s: nobody here wants topic %s of a retried message", self._group, message.topic)
-                return Verdict(Later(), "CR_LATER", f"nobody wants topic {message.topic}")
+                log.warning(
+                    "group %s: this consumer has no callback for topic %s of a retried message",
+                    self._group,
+                    message.topic,
+                )
+                return Verdict(Later(), "CR_LATER", f"no callback for topic {message.topic}")
             await self._callbacks.room(callback)
             async with asyncio.timeout(self._timeout_s(callback)):
                 outcome = await self._callbacks.call(callback, message)
@@ -101,8 +105,8 @@ class Handling:
             return Verdict(outcome, "CR_LATER")
         if outcome is Consumed.LATER:
             return Verdict(Later(), "CR_LATER")
-        problem = f"the callback returned {outcome!r}: None or Consumed.DONE say that it is done"
-        log.error("group %s: %s comes again: %s", self._group, where, problem)
+        problem = f"the callback returned {outcome!r}: None or Consumed.DONE mean that it is done"
+        log.error("group %s: %s is delivered again: %s", self._group, where, problem)
         return Verdict(Later(), "CR_THROW_EXCEPTION", problem)
 
     async def send_back(self, queue: QueueName, record: Record, delay_level: int) -> bool:
@@ -122,5 +126,5 @@ class Handling:
             await self._session.caller(queue.broker_name).ask(request, self._session.timeout_s)
             return True
         except (CallError, Refused) as error:
-            log.warning("group %s: %s@%d was not sent back: %s", self._group, text(queue), header.offset, error)
+            log.warning("group %s: sending back %s@%d failed: %s", self._group, text(queue), header.offset, error)
             return False

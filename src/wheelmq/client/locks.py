@@ -49,7 +49,7 @@ class MemberLocks:
             answer = await self._session.caller(broker_name).ask(request, self._session.timeout_s)
             ours = bodies.read(answer.body, dict[str, list[QueueName]]).get("lockOKMQSet", [])
         except (CallError, Refused, BodyError) as error:
-            log.warning("group %s: no locks from broker %s: %s", self._group, broker_name, error)
+            log.warning("group %s: the lock request to broker %s failed: %s", self._group, broker_name, error)
             return {}
         return {queue: queue in ours for queue in body.mq_set}
 
@@ -64,7 +64,7 @@ class MemberLocks:
         try:
             await self._session.caller(broker_name).ask(request, self._session.timeout_s)
         except (CallError, Refused) as error:
-            log.info("group %s: not unlocked at broker %s: %s", self._group, broker_name, error)
+            log.info("group %s: the unlock request to broker %s failed: %s", self._group, broker_name, error)
 
     def _by_broker(self, queues: Iterable[QueueName]) -> dict[str, LockBatch]:
         batches: dict[str, LockBatch] = {}

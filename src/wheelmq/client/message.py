@@ -93,7 +93,7 @@ def received(record: Record, broker_name: str, received_ms: Millis) -> ReceivedM
 def _body(record: Record) -> bytes:
     message = record.message
     if not record.body_is_intact:
-        raise MessageError("the body has not the checksum that it was stored with")
+        raise MessageError("the body does not match its stored checksum")
     try:
         return expand(message.body, message.sys_flag)
     except CompressionError as error:

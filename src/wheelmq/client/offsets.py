@@ -121,7 +121,7 @@ class LocalOffsets:
             try:
                 return queue_tables.by_queue(bodies.read(raw, QueueOffsets).texts())
             except BodyError as error:
-                problem = BodyError(f"{path}: {error}; mend it, or remove it to begin anew")
+                problem = BodyError(f"{path}: {error}; repair the file, or remove it to start without offsets")
                 log.warning("%s", problem)
         if problem is not None:
             raise problem

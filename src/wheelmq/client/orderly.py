@@ -88,14 +88,18 @@ class Orderly:
                 if held.ending.is_set():
                     return
                 if not self._is_locked(held):
-                    log.warning("%s may be another member's: its lock was not renewed", text(held.queue))
+                    log.warning("another member may have %s: its lock was not renewed", text(held.queue))
                     self._lock_lost(held)
                     return
                 taken = held.waiting[0]
                 try:
                     is_settled = await self._is_settled(held, taken, times)
                 except Exception:
-                    log.exception("what became of %s@%d is not known", text(held.queue), taken.record.queue_offset)
+                    log.exception(
+                        "an error occurred, and the outcome of %s@%d is unknown",
+                        text(held.queue),
+                        taken.record.queue_offset,
+                    )
                     is_settled = False
             if is_settled:
                 held.waiting.popleft()
@@ -117,6 +121,6 @@ class Orderly:
         if verdict.later.delay_level != TO_DEAD_LETTERS and not is_hopeless:
             return False
         if self._settings.model is Model.BROADCASTING:
-            log.error("%s@%d failed and is passed over", text(held.queue), taken.record.queue_offset)
+            log.error("%s@%d failed and is skipped", text(held.queue), taken.record.queue_offset)
             return True
         return await self._handling.send_back(held.queue, taken.record, TO_DEAD_LETTERS)

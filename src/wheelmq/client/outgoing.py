@@ -91,7 +91,7 @@ def properties_of(message: OutgoingMessage, unique_key: str, now_ms: int) -> dic
         if not name or not value:
             raise ValueError(f"property {name!r} is {value!r}: brokers drop a property without a name or a value")
         if any(sign in name or sign in value for sign in (props.NAME_END, props.PAIR_END)):
-            raise ValueError(f"property {name!r}: the characters \\x01 and \\x02 stand between properties")
+            raise ValueError(f"property {name!r}: the characters \\x01 and \\x02 separate properties")
     found |= delays.delay_property(
         level=message.delay_level,
         delay_ms=message.delay_ms,
@@ -111,14 +111,14 @@ def check_topic(topic: str) -> None:
     """Raise ValueError if `topic` is not a valid topic name."""
     problem = names.topic_problem(topic)
     if problem is not None:
-        raise ValueError(f"{topic!r} is no topic: {problem}")
+        raise ValueError(f"{topic!r} is not a valid topic: {problem}")
 
 
 def check_group(group: str) -> None:
     """Raise ValueError if `group` is not a valid group name."""
     problem = names.group_problem(group)
     if problem is not None:
-        raise ValueError(f"{group!r} is no group: {problem}")
+        raise ValueError(f"{group!r} is not a valid group: {problem}")
 
 
 def encode_batch(messages: Sequence[tuple[bytes, dict[str, str]]]) -> bytes:
@@ -136,5 +136,5 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Return the encoded `properties`. Raises ValueError if they are too long for a message."""
     block = props.encode(properties)
     if len(block) > props.PROPERTIES_BYTES_MAX:
-        raise ValueError(f"{len(block)} bytes of properties; {props.PROPERTIES_BYTES_MAX} fit")
+        raise ValueError(f"{len(block)} bytes of properties; the limit is {props.PROPERTIES_BYTES_MAX}")
     return block

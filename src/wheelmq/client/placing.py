@@ -42,11 +42,11 @@ class Placing:
         Raises NoBroker if the topic has no writable queue, and ValueError for a queue that the topic does not have.
         """
         if not route.writable:
-            raise NoBroker(f"no broker takes messages for {route.topic}: its queues may not be written to")
+            raise NoBroker(f"no broker accepts messages for {route.topic}: none of its queues is writable")
         if message.select is not None:
             queue = message.select(route.writable)
             if queue not in route.writable:
-                raise ValueError(f"select gave {queue}, which is no queue of {route.topic}")
+                raise ValueError(f"select returned {queue}, which is not a writable queue of {route.topic}")
             return queue
         if message.order_key is not None:
             return route.writable[by_hash(message.order_key, len(route.writable))]

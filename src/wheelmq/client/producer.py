@@ -208,7 +208,9 @@ class Producer:
         delays.check_int("deliver_at_ms", deliver_at_ms)
         route = await self._session.routes.get(topic)
         if broker_name is not None and broker_name not in route.masters:
-            raise ValueError(f"broker {broker_name} has no queue of {topic}; {', '.join(route.masters)} have")
+            raise ValueError(
+                f"broker {broker_name} has no queue of {topic}; the brokers of the topic are {', '.join(route.masters)}"
+            )
         outcomes = set()
         for name in [broker_name] if broker_name is not None else route.masters:
             result = await self._send_cancel(route.masters[name], topic, delete_key(topic, unique_key), deliver_at_ms)
@@ -236,7 +238,7 @@ class Producer:
         words = results.handle_words(handle)
         route = await self._session.routes.get(topic)
         if words is None or words[2] not in route.masters:
-            raise ValueError(f"{handle!r} is no recall handle of a broker that has {topic}")
+            raise ValueError(f"{handle!r} is not a recall handle of a broker of {topic}")
         header = headers.RecallHeader(topic=topic, recall_handle=handle, producer_group=self.settings.group)
         request = Command(code=RequestCode.RECALL_MESSAGE, ext=headers.write(header))
         answer = await self._session.connections.to(route.masters[words[2]]).ask(request, self._timeout_s)
@@ -297,7 +299,7 @@ class Producer:
             raise RuntimeError("start the producer before it sends, or use it in `async with`")
         most = min(self.settings.body_bytes_max, FRAME_BYTES_MAX - HEADER_BYTES_MAX)
         if len(parcel.message.body) > most:
-            raise ValueError(f"a body of {len(parcel.message.body)} bytes: {most} are sent (body_bytes_max)")
+            raise ValueError(f"a body of {len(parcel.message.body)} bytes: the limit is {most} (body_bytes_max)")
         return parcel
 
     def _header(self, topic: str, properties: dict[str, str], *, batch: bool = False) -> SendHeader:

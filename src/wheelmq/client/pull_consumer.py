@@ -121,7 +121,7 @@ class PullConsumer:
         A broker that rejects the expression rejects the pulls. The error is logged.
         """
         if self._group.assigned is not None:
-            raise RuntimeError("the consumer reads queues that it was assigned: it cannot subscribe as well")
+            raise RuntimeError("the consumer has assigned queues: it cannot subscribe as well")
         self._group.subscriptions[topic] = subscriptions.subscription(topic, tags, sql, self._clock.now_ms())
         self._group.request_rebalance()
 
@@ -134,7 +134,7 @@ class PullConsumer:
         """Read these queues independently of the group's other members.
         Queues of an earlier call that are not in `queues` are released."""
         if self._group.subscriptions and self._group.assigned is None:
-            raise RuntimeError("the consumer has subscribed: it cannot be assigned queues as well")
+            raise RuntimeError("the consumer has subscriptions: it cannot have assigned queues as well")
         by_topic: dict[str, list[QueueName]] = {}
         for queue in queues:
             by_topic.setdefault(queue.topic, []).append(queue)
@@ -160,7 +160,7 @@ class PullConsumer:
         RuntimeError before `start` and after `stop`.
         """
         if not self._is_running:
-            raise RuntimeError("the consumer is not started, or stopped already: nothing comes")
+            raise RuntimeError("the consumer is not started, or is stopped: it receives no messages")
         if self.settings.auto_commit:
             self._confirm()
         try:
@@ -181,7 +181,7 @@ class PullConsumer:
     async def seek(self, queue: QueueName, offset: int) -> None:
         """Continue at a queue offset. Raises KeyError if this member does not hold `queue`."""
         if queue not in self._group.held:
-            raise KeyError(f"{queue} is not this member's: see `queues`")
+            raise KeyError(f"this member does not hold {queue}: see `queues`")
         await self._group.move_now(queue, offset)
 
     async def seek_to_begin(self, queue: QueueName) -> None:

@@ -65,12 +65,12 @@ class Puller:
                 told = self._troubles.setdefault(broker, set())
                 if str(error) not in told and len(told) < TROUBLES_MAX:
                     told.add(str(error))
-                    log.warning("group %s: pulling from broker %s: %s", group.name, broker, error)
+                    log.warning("group %s: a pull from broker %s failed: %s", group.name, broker, error)
                 if not isinstance(error, Refused) or error.code not in _BUSY:
                     group.request_rebalance(routes_are_old=True)  # a broker forgets its members with their connections
                 await asyncio.sleep(AGAIN_S)
             except Exception:
-                log.exception("group %s: pulling %s failed and is tried again", group.name, text(held.queue))
+                log.exception("group %s: the pull of %s failed and is retried", group.name, text(held.queue))
                 await asyncio.sleep(AGAIN_S)
 
     async def _pull(self, held: HeldQueue, subscription: Subscription) -> bool:
@@ -99,7 +99,9 @@ class Puller:
             moved = int(answer.ext["nextBeginOffset"])
             if moved == held.next_offset:  # no move: the broker is not ready yet
                 raise Refused(answer)
-            log.warning("group %s: broker moves %s from %d to %d", group.name, text(queue), held.next_offset, moved)
+            log.warning(
+                "group %s: the broker moves %s from offset %d to %d", group.name, text(queue), held.next_offset, moved
+            )
             if moved > held.next_offset:  # messages in hand stay: they could not be pulled again
                 held.take([], moved)
                 return True

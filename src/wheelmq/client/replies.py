@@ -53,7 +53,7 @@ class Replies:
             async with asyncio.timeout(within_ms / 1000):
                 return await reply
         except TimeoutError:
-            raise CallError(f"nobody who consumes {topic} replied within {within_ms} ms") from None
+            raise CallError(f"no consumer of {topic} replied within {within_ms} ms") from None
 
     def arrived(self, request: Command) -> Command:
         """Resolve the future of the reply in a broker's request. Raises HeaderError, CompressionError."""
@@ -88,6 +88,6 @@ def reply_to(request: ReceivedMessage) -> tuple[str, dict[str, str]]:
     wanted = (props.CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT, TTL_MS)
     missing = [name for name in wanted if name not in request.properties]
     if missing:
-        raise ValueError(f"{request.unique_key} wants no reply: it has no property {', '.join(missing)}")
+        raise ValueError(f"{request.unique_key} is not a request: it has no property {', '.join(missing)}")
     own = {name: request.properties[name] for name in wanted[1:]}
     return request.properties[props.CLUSTER] + REPLY_TOPIC_END, {**own, MESSAGE_TYPE: REPLY}

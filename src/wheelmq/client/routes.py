@@ -36,7 +36,7 @@ class TopicUnknown(LookupError):
     """No name server knows the topic."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(f"topic {topic} is not known to the name server; it is made by the first message sent to it")
+        super().__init__(f"the name server does not know topic {topic}; the first message to the topic creates it")
         self.topic = topic
 
 
@@ -90,7 +90,7 @@ class RouteCache:
         try:
             await self._ask(topic, known.borrowed_queues if known is not None else 0)
         except (TopicUnknown, CallError, Refused) as error:
-            log.info("the route of %s was not refreshed: %s", topic, error)
+            log.info("the refresh of the route of %s failed: %s", topic, error)
             return not isinstance(error, NoNameServer)
         return True
 
@@ -128,13 +128,13 @@ class RouteCache:
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and command.code in _OF_NAME_SERVERS:
                 problems.append(
                     f"{self.servers[at]} is not a name server: it does not serve request {command.code} "
-                    f"({RequestCode(command.code).name}). A broker's address was probably given; a name server "
-                    f"usually listens on port 9876"
+                    f"({RequestCode(command.code).name}). This is probably the address of a broker; a name server "
+                    "usually listens on port 9876"
                 )
                 continue
             self._current = at
             return answer
-        raise NoNameServer("; ".join(problems) or "no name server is named")
+        raise NoNameServer("; ".join(problems) or "no name server is configured")
 
     async def _ask(self, topic: str, new_topic_queues: int) -> TopicRoute:
         found = await self._route(topic)
@@ -144,7 +144,7 @@ class RouteCache:
                 for data in model.queue_datas:
                     data.write_queue_nums = data.read_queue_nums = min(new_topic_queues, data.write_queue_nums)
                 return self._keep(topic, model, borrowed_queues=new_topic_queues)
-            raise NoBroker(f"no broker is registered at {', '.join(self.servers)} that has topic {topic} or makes it")
+            raise NoBroker(f"no broker is registered at {', '.join(self.servers)} that has topic {topic} or creates it")
         if found is None:
             raise TopicUnknown(topic)
         return self._keep(topic, found)
@@ -185,7 +185,7 @@ def _read(answer: Command, body: type[B]) -> B:
     try:
         return bodies.read(answer.body, body)
     except BodyError as error:
-        raise CallError(f"what the name server answers does not read: {error}") from None
+        raise CallError(f"the answer of the name server cannot be decoded: {error}") from None
 
 
 def order(queue: QueueName) -> tuple[str, str, int]:

@@ -38,7 +38,7 @@ def server_list(text: str | Sequence[str]) -> tuple[str, ...]:
     """Return the addresses of a list, or of a text separated by `;` or `,`. Raises ValueError."""
     servers = tuple(filter(None, (part.strip() for part in re.split("[;,]", text)))) if isinstance(text, str) else text
     if not servers:
-        raise ValueError("name a name server, as HOST:PORT")
+        raise ValueError("the address of a name server is missing: write HOST:PORT")
     for server in servers:
         check_address(server, "a name server", 9876)
     return tuple(servers)
@@ -48,7 +48,7 @@ def check_address(address: str, whose: str, usual_port: int) -> None:
     """Raise ValueError if `address` is not HOST:PORT."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is no address of {whose}: write HOST:PORT, as in 127.0.0.1:{usual_port}")
+        raise ValueError(f"{address!r} is not an address of {whose}: write HOST:PORT, as in 127.0.0.1:{usual_port}")
 
 
 def at_least_one(settings: object, *names: str) -> None:
@@ -99,7 +99,7 @@ class Session:
         """Create the client id and start the keep-alive task.
         Raises RuntimeError if the session was started before."""
         if self.client_id:
-            raise RuntimeError("a client is started once: make another one")
+            raise RuntimeError("a client can be started only once: create another one")
         address = await asyncio.to_thread(_own_address, self.routes.servers[0])
         self.unique_ids = UniqueIds(address, self.clock, os.getpid(), self.randomness)
         family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
@@ -127,7 +127,7 @@ class Session:
         """Return the connection to a broker of the routes in use. Raises CallError if no route has it."""
         address = self.routes.masters().get(broker_name)
         if address is None:
-            raise CallError(f"broker {broker_name} is not known any more")
+            raise CallError(f"broker {broker_name} is no longer in any route")
         return self.connections.to(address)
 
     async def beat(self) -> None:
@@ -158,7 +158,7 @@ class Session:
         except (CallError, Refused) as error:
             if isinstance(error, Unreachable):
                 self._told.discard(address)
-            log.info("no heartbeat to %s: %s", address, error)
+            log.info("the heartbeat to %s failed: %s", address, error)
 
     def _lost(self, address: str) -> None:
         """Send a new heartbeat with the next send: a broker forgets its clients when their connections close."""
@@ -178,9 +178,9 @@ class Session:
                     self._everywhere = await self.routes.brokers()
                     await self.greet_everywhere()
             except (CallError, Refused) as error:
-                log.warning("not every broker may know %s: %s", self.client_id, error)
+                log.warning("some brokers may not know the client %s: %s", self.client_id, error)
             except Exception:
-                log.exception("a round of refreshing routes and sending heartbeats failed")
+                log.exception("the refresh of routes and the heartbeats failed")
 
 
 def _own_address(server: str) -> bytes:

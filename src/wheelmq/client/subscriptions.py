@@ -25,9 +25,9 @@ def subscription(topic: str, tags: str, sql: str | None, version: int) -> Subscr
     if sql is None:
         return Subscription.of_tags(topic, tags, version)
     if tags != "*":
-        raise ValueError("a topic is filtered by tags or by an expression, not both")
+        raise ValueError("a subscription has tags or an expression, not both")
     if not sql.strip():
-        raise ValueError("the expression is empty: leave it out to have all messages")
+        raise ValueError("the expression is empty: leave it out to receive all messages")
     return Subscription(topic=topic, sub_string=sql, sub_version=version, expression_type=SQL92)
 
 
@@ -45,4 +45,4 @@ async def check(session: Session, group: str, wanted: Subscription) -> None:
         for address in route.masters.values():
             await session.connections.to(address).ask(request, session.timeout_s)
     except (TopicUnknown, CallError) as error:
-        log.info("group %s: the expression for %s was not checked: %s", group, wanted.topic, error)
+        log.info("group %s: the check of the expression for %s is incomplete: %s", group, wanted.topic, error)

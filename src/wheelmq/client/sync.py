@@ -27,7 +27,7 @@ from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.system.clock import Clock
 
 NOT_STARTED: Final = "the client is not started"
-OWN_THREAD: Final = "the loop's own thread cannot wait for it"
+OWN_THREAD: Final = "the client's own thread cannot wait for the client"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,7 +66,7 @@ class Loop:
         """Start the thread. Raises RuntimeError if it runs already."""
         with self._changing:
             if self._loop is not None:
-                raise RuntimeError("it was started already")
+                raise RuntimeError("the client is already started")
             self._loop = asyncio.new_event_loop()
             self._process_id = os.getpid()
             self._thread = threading.Thread(target=self._run, args=(self._loop,), name="wheelmq-client", daemon=True)
@@ -100,7 +100,7 @@ class Loop:
         if self._thread is None:
             return NOT_STARTED
         if self._process_id != os.getpid():
-            return f"the client was started in process {self._process_id}, and its thread did not come along"
+            return f"the client was started in process {self._process_id}, and a fork does not copy its thread"
         if threading.current_thread() is self._thread:
             return OWN_THREAD
         return None if self._thread.is_alive() else "the client's thread has ended"

@@ -67,7 +67,9 @@ class TransactionProducer(Producer):
         try:
             await self._session.greet_everywhere()
         except (CallError, Refused) as error:
-            log.warning("no broker was told of the producers of %s; they will be: %s", self.settings.group, error)
+            log.warning(
+                "the first heartbeat of the producers of %s failed and is retried: %s", self.settings.group, error
+            )
 
     async def stop(self) -> None:
         """Unregister from the brokers. They ask other producers of the group about open transactions."""
@@ -98,7 +100,7 @@ class TransactionProducer(Producer):
         try:
             return TransactionState(await self._callbacks.call(execute, sent))
         except Exception:
-            log.exception("the local transaction of %s failed; it will be asked for", sent.unique_key)
+            log.exception("the local transaction of %s failed; a broker will check it", sent.unique_key)
             return TransactionState.UNKNOWN
 
     async def _end(self, parcel: Parcel, sent: SendResult, state: TransactionState) -> None:
@@ -118,7 +120,7 @@ class TransactionProducer(Producer):
         try:
             await self._session.caller(sent.queue.broker_name).tell(request, self._timeout_s)
         except CallError as error:
-            log.warning("the end of transaction %s did not go out: %s", sent.unique_key, error)
+            log.warning("the end of transaction %s could not be sent: %s", sent.unique_key, error)
 
     def _asked(self, address: str, request: Command) -> Command | Awaitable[Command | None] | None:
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
@@ -133,14 +135,14 @@ class TransactionProducer(Producer):
         try:
             message = received(decode_record(request.body), asked.bname or "", self._clock.now_ms())
             if message.properties.get(props.PRODUCER_GROUP) != self.settings.group:
-                log.warning("a check of %s is for another group of producers", unique_key)
+                log.warning("the check of %s is for another producer group", unique_key)
                 return
             unique_key = message.unique_key or unique_key
             state = TransactionState(await self._callbacks.call(self._check, message))
         except (RecordError, MessageError) as error:
-            log.error("a check of transaction %s cannot be read: %s", unique_key, error)
+            log.error("the check of transaction %s cannot be decoded: %s", unique_key, error)
         except Exception:
-            log.exception("the check of transaction %s failed; it will be asked for again", unique_key)
+            log.exception("the check of transaction %s failed; a broker will check it again", unique_key)
         header = headers.EndTransactionHeader(
             position=asked.position,
             queue_offset=asked.queue_offset,

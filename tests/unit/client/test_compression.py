@@ -32,7 +32,7 @@ def test_a_body_of_an_old_client_is_expanded_as_zlib() -> None:
         (b"", 0x201, "Zstandard"),
         (b"", 0x401, "0x400"),
         (b"no zlib", 0x301, "does not inflate"),
-        (zlib.compress(b"x" * 1000)[:-6], 0x301, "ends too soon"),
+        (zlib.compress(b"x" * 1000)[:-6], 0x301, "is incomplete"),
     ],
 )
 def test_the_error_names_why_a_body_cannot_be_expanded(body: bytes, flag: int, problem: str) -> None:

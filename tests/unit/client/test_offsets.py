@@ -60,7 +60,7 @@ def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
 
 def test_the_backup_file_replaces_an_unreadable_file(tmp_path: Path) -> None:
     write_file(tmp_path, b"{torn")
-    with pytest.raises(BodyError, match="mend it, or remove it"):
+    with pytest.raises(BodyError, match="repair the file, or remove it"):
         asyncio.run(store(tmp_path).read(QUEUE))
     write_file(tmp_path, APACHES, "offsets.json.bak")
     assert asyncio.run(store(tmp_path).read(QUEUE)) == 17

@@ -65,7 +65,7 @@ def test_a_message_without_a_valid_queue_is_rejected() -> None:
     with pytest.raises(ValueError, match="no queue 5: its queues are 0 to 1"):
         placing.pick(ROUTE, OutgoingMessage(body=b"", queue_id=5))
     other = QueueName(topic="U", broker_name="a", queue_id=0)
-    with pytest.raises(ValueError, match="no queue of T"):
+    with pytest.raises(ValueError, match="not a writable queue of T"):
         placing.pick(ROUTE, OutgoingMessage(body=b"", select=lambda queues: other))
     with pytest.raises(NoBroker):
         placing.pick(TopicRoute("T", (), QUEUES, {}), PLAIN)

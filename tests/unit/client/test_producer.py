@@ -122,7 +122,7 @@ def test_a_cancel_returns_the_true_outcome(servers: Start) -> None:
             released = running.app.broker.releaser.counts
             await until(lambda: released["released"] == 1)
             assert await producer.cancel("T", "order-42", out.due_ms) is CancelResult.ALREADY_SETTLED
-            with pytest.raises(ValueError, match="broker-a have"):
+            with pytest.raises(ValueError, match="the brokers of the topic are broker-a"):
                 await producer.cancel("T", "nobody", sent.due_ms, broker_name="other")
 
     asyncio.run(scenario())
@@ -185,11 +185,11 @@ def test_rejected_and_unreachable_sends_raise_different_errors(servers: Start) -
         async with servers(auto_create_topic=False) as running, Producer(running.namesrv) as producer:
             with pytest.raises(NoBroker):
                 await producer.send("T", b"x")
-            with pytest.raises(ValueError, match="is no topic"):
+            with pytest.raises(ValueError, match="is not a valid topic"):
                 await producer.send("a/b", b"x")
         eager = ProducerSettings(body_bytes_max=8 << 20, compress_over_bytes=None)
         async with servers() as running, Producer(running.namesrv, eager) as producer:
-            with pytest.raises(ValueError, match="8388608 are sent"):
+            with pytest.raises(ValueError, match="the limit is 8388608"):
                 await producer.send("T", bytes(9 << 20))
             with pytest.raises(Refused, match="illegal"):
                 await producer.send("T", bytes(5 << 20))
@@ -265,9 +265,9 @@ def test_a_producer_works_only_between_start_and_stop(servers: Start) -> None:
                 await Producer(running.namesrv).send("T", b"x")
             async with Producer(running.namesrv) as producer:
                 await producer.send("T", b"x")
-            with pytest.raises(Unreachable, match="the client was stopped"):
+            with pytest.raises(Unreachable, match="the client is stopped"):
                 await producer.send("T", b"x")
-            with pytest.raises(RuntimeError, match="make another one"):
+            with pytest.raises(RuntimeError, match="create another one"):
                 await producer.start()
 
     asyncio.run(scenario())

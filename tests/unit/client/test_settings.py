@@ -24,9 +24,9 @@ def test_settings_reject_zero_where_one_is_the_minimum(settings: type, name: str
 
 
 def test_a_client_checks_names_and_addresses_when_created() -> None:
-    with pytest.raises(ValueError, match="is no group"):
+    with pytest.raises(ValueError, match="is not a valid group"):
         Producer("127.0.0.1:9876", ProducerSettings(group="a/b"))
-    with pytest.raises(ValueError, match="is no group"):
+    with pytest.raises(ValueError, match="is not a valid group"):
         PullConsumer("127.0.0.1:9876", "")
     with pytest.raises(ValueError, match="write HOST:PORT"):
         PullConsumer("localhost", "G")

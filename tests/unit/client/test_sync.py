@@ -105,7 +105,7 @@ def test_a_call_in_the_wrong_state_raises_an_error() -> None:
         producer.send("T", b"x")
     producer.stop()
     with producer:
-        with pytest.raises(RuntimeError, match="started already"):
+        with pytest.raises(RuntimeError, match="already started"):
             producer.start()
         with pytest.raises(CallError):
             producer.send("T", b"x")
@@ -136,7 +136,7 @@ def test_a_sync_call_in_the_loop_thread_raises_an_error(servers: Start) -> None:
         return told
 
     [told] = run_in_thread(servers, script)
-    assert told.startswith("the loop's own thread cannot wait for it")
+    assert told.startswith("the client's own thread cannot wait for the client")
 
 
 def test_a_failed_start_leaves_no_thread() -> None:
@@ -170,7 +170,7 @@ def test_two_threads_may_stop_a_client() -> None:
     with ThreadPoolExecutor(4) as threads:
         for one in [threads.submit(producer.stop) for _ in range(4)]:
             one.result()
-    with pytest.raises(RuntimeError, match="make another one"):
+    with pytest.raises(RuntimeError, match="create another one"):
         producer.start()
 
 
