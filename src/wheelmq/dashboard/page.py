@@ -60,7 +60,9 @@ async function look() {
       const found = await answer.json();
       state.textContent = found.problem;
       if (found.sections.length) document.querySelector("main").replaceChildren(...found.sections.map(section));
-    } catch (error) { state.textContent = "These figures are old: nobody answers (" + error.message + ")"; }
+    } catch (error) {
+      state.textContent = "These figures are old: the dashboard does not answer (" + error.message + ")";
+    }
   }
   setTimeout(look, 2000);
 }
@@ -151,7 +153,7 @@ def sections(figures: dict[str, Any]) -> list[Section]:
 
 def _broker(figures: dict[str, Any]) -> Section:
     log = figures["log"]
-    sends = "taken" if figures["takes_sends"] else f"refused: {figures['refusal']}"
+    sends = "taken" if figures["takes_sends"] else f"rejected: {figures['refusal']}"
     rows: list[list[str | Bar]] = [
         ["sends", sends],
         ["since", _time(figures["boot_ms"], "%Y-%m-%d %H:%M:%S")],
@@ -165,23 +167,23 @@ def _waiting(figures: dict[str, Any]) -> Section:
     waiting, settled = figures["overview"]["waiting"], figures["timers"]["released"]
     rows: list[list[str | Bar]] = [[f"in {place}s", f"{count:,}"] for place, count in waiting.items()]
     rows.append(["armed, of these", f"{figures['timers']['armed']:,}"])
-    rows.append(["due and not out", f"{figures['overview']['due_and_not_released']:,}"])
-    rows.append(["the first of them is late by", f"{figures['overview']['overdue_ms'] / 1000:.1f} s"])
+    rows.append(["due and not released", f"{figures['overview']['due_and_not_released']:,}"])
+    rows.append(["lateness of the first of them", f"{figures['overview']['overdue_ms'] / 1000:.1f} s"])
     rows += [[how.replace("_", " "), f"{count:,}"] for how, count in sorted(settled.items())]
-    return Section("Delayed messages", rows, note="what waits; below, what became of others since the start")
+    return Section("Delayed messages", rows, note="pending messages; below them the settled messages since the start")
 
 
 def _pipeline(figures: dict[str, Any]) -> Section:
     found = figures["pipeline"]
-    state = "turns" if found["is_turning"] else "has the lease, and makes no turn yet"
+    state = "turns" if found["is_turning"] else "has the lease, no turn yet"
     ahead_s, by_broker_s = (
         max(0, found[name] - figures["now_ms"]) / 1000 for name in ("walked_through_ms", "covered_through_ms")
     )
     rows: list[list[str | Bar]] = [
-        ["state", state if found["is_held"] else "nobody has the lease"],
+        ["state", state if found["is_held"] else "no pipeline has the lease"],
         ["holder", found["holder"] or "none"],
         ["lag, messages not indexed", f"{found['unindexed']:,}"],
-        ["the oldest of them waits for", f"{figures['overview']['oldest_unindexed_ms'] / 1000:.1f} s"],
+        ["age of the oldest of them", f"{figures['overview']['oldest_unindexed_ms'] / 1000:.1f} s"],
         ["armed ahead", f"{ahead_s:.0f} s"],
         ["the broker in its place", f"{by_broker_s:.0f} s ahead" if found["fallback"]["is_active"] else "no"],
     ]
@@ -199,8 +201,8 @@ def _turns(figures: dict[str, Any]) -> Section:
     rows.append(["since the start", *(f"{in_all.get(name, 0):,}" for name in ("indexed", "walked", "armed")), ""])
     seconds = turns["seconds"]
     note = (
-        f"{seconds['count']:,} since the start, {seconds['p50']:.2f} s in the middle, 99 of 100 within "
-        f"{seconds['p99']:.2f} s, {seconds['max']:.2f} s at most; number {figures['pipeline']['turn']:,} of the store"
+        f"{seconds['count']:,} since the start, median {seconds['p50']:.2f} s, 99 of 100 within {seconds['p99']:.2f} "
+        f"s, {seconds['max']:.2f} s at most; {figures['pipeline']['turn']:,} turns of the store in total"
     )
     return Section("Turns", rows, ["", "indexed", "walked", "armed", "took"], note)
 
@@ -235,9 +237,9 @@ def _minutes(figures: dict[str, Any]) -> Section:
     rows: list[list[str | Bar]] = [
         [_time(minute_ms, "%H:%M"), f"{count:,}", Bar(count, most)] for minute_ms, count in counts if count
     ]
-    note = f"{sum(count for _, count in counts):,} in the next hour; minutes without any are left out"
+    note = f"{sum(count for _, count in counts):,} in the next hour; minutes without messages are left out"
     if figures["counted"] == "wheel":
-        note += ". So much waits that only what is in the timer wheel is counted: no levels, no blocks"
+        note += ". So many messages are pending that only the timer wheel is counted: no levels, no blocks"
     return Section("Due in the next hour, by minute", rows, note=note)
 
 

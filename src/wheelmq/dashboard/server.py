@@ -97,17 +97,17 @@ class Dashboard:
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return _text("400 Bad Request", "This is no request of HTTP/1.1.")
+            return _text("400 Bad Request", "This is not an HTTP/1.1 request.")
         if any(not _HEADER_NAME.match(line) for line in lines[1:] if line):
-            return _text("400 Bad Request", "A header line is a name without blanks, a colon and a value.")
+            return _text("400 Bad Request", "A header line has a name without blanks, a colon and a value.")
         names = [line.partition(":")[2].strip() for line in lines[1:] if line.lower().startswith("host:")]
         if len(names) != 1 or _host(names[0]) not in HOSTS:
-            return _text("421 Misdirected Request", "Ask by the name 127.0.0.1 or localhost.")
+            return _text("421 Misdirected Request", "Use the host name 127.0.0.1 or localhost.")
         method, path = words[0], words[1].partition("?")[0]
         if path not in ("/", "/figures.json"):
-            return _text("404 Not Found", "There are / and /figures.json.")
+            return _text("404 Not Found", "The pages are / and /figures.json.")
         if method not in ("GET", "HEAD"):
-            return _text("405 Method Not Allowed", "This page only shows.", allow="GET, HEAD")
+            return _text("405 Method Not Allowed", "This page is read-only.", allow="GET, HEAD")
         figures = await self._figures.get()
         if path == "/":
             return HttpAnswer("200 OK", "text/html; charset=utf-8", page.html(figures))
