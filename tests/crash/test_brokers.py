@@ -154,7 +154,7 @@ def test_trouble_of_one_broker_does_not_affect_the_others(tmp_path: Path) -> Non
         assert workers
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
-        await fleet.until("one is given up", lambda: any("given up" in text for text in fleet.heard), 120.0)
+        await fleet.until("one is given up", lambda: any("stopped: " in text for text in fleet.heard), 120.0)
         turns = {name: one.turns for name, one in fleet.members.items()}
         await fleet.until(
             "they turn again", lambda: all(one.turns > turns[name] + 1 for name, one in fleet.members.items()), 180.0

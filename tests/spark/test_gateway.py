@@ -115,7 +115,7 @@ def test_a_failed_run_leaves_no_cache(cache: StartupCache) -> None:
     with pytest.raises(GatewayFailed):
         cache.make(fail)
     assert not cache.is_usable()
-    with pytest.raises(GatewayFailed, match="left no start-up cache"):
+    with pytest.raises(GatewayFailed, match="wrote no start-up cache"):
         cache.make(lambda options: None)
     assert not list(cache.folder.parent.glob("*.building"))
 
@@ -215,7 +215,7 @@ def test_the_jvm_and_its_workers_run_at_low_priority(spark: SparkSession) -> Non
 
 @pytest.mark.spark
 def test_a_process_has_only_one_session(spark: SparkSession) -> None:
-    with pytest.raises(RuntimeError, match="close the one that is open"):
+    with pytest.raises(RuntimeError, match="close the open one"):
         open_session("second")
 
 

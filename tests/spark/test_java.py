@@ -64,7 +64,7 @@ def test_an_old_java_home_is_replaced_by_the_wheel_with_a_remark(
 
 def test_a_missing_java_home_gives_a_remark(tmp_path: Path, wheel: Path) -> None:
     found = find_java({"JAVA_HOME": str(tmp_path / "none"), "PATH": ""})
-    assert found.home == wheel and "no such folder" in found.remark
+    assert found.home == wheel and "the folder does not exist" in found.remark
 
 
 def test_a_java_home_without_java_gives_a_remark(tmp_path: Path, wheel: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_java_home_without_java_gives_a_remark(tmp_path: Path, wheel: Path) ->
 def test_a_java_without_execute_permission_gives_a_remark(tmp_path: Path, wheel: Path) -> None:
     home = make_home(tmp_path / "own", "21", runnable=False)
     found = find_java({"JAVA_HOME": str(home), "PATH": ""})
-    assert found.home == wheel and "may not be executed" in found.remark
+    assert found.home == wheel and "is not executable" in found.remark
 
 
 def test_an_empty_java_home_counts_as_unset(wheel: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_scratch_root_that_is_a_link_is_rejected(monkeypatch: pytest.MonkeyPat
     (tmp_path / f"wheelmq-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
     monkeypatch.setattr(scratch, "SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(scratch, "_held", {})
-    with pytest.raises(PermissionError, match="is not yours"):
+    with pytest.raises(PermissionError, match="belongs to another user"):
         scratch_checkpoint()
 
 

@@ -123,13 +123,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--broker", action="append", default=[], metavar="HOST:PORT")
     parser.add_argument("--namesrv", action="append", default=[], metavar="HOST:PORT")
-    parser.add_argument("--master", help="any Spark master (default: local, with tasks enough for the brokers)")
-    parser.add_argument("--name", default=f"pipeline-{os.getpid()}", help="who holds the lease")
-    parser.add_argument("--over-the-wire", action="store_true", help="no task maps a store")
+    parser.add_argument("--master", help="any Spark master (default: local, with enough tasks for the brokers)")
+    parser.add_argument("--name", default=f"pipeline-{os.getpid()}", help="name of the lease holder")
+    parser.add_argument(
+        "--over-the-wire", action="store_true", help="tasks read the store through requests, and map no files"
+    )
     parser.add_argument("--log-dir", type=Path)
     options = parser.parse_args(arguments)
     if not options.broker and not options.namesrv:
-        parser.error("name a broker or a name server")
+        parser.error("--broker or --namesrv is required")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = threading.Event()

@@ -171,14 +171,14 @@ class BrokerTurns:
             self._give_up(query, str(problem))
             return
         except CallError as problem:
-            log.info("the lease was not renewed: %s", problem)
+            log.info("the renewal of the lease failed: %s", problem)
             quiet_s = now_s - self._renewed_s
         else:
             self._renewed_s = now_s
             quiet_s = int(answer.ext.get("quietMs", "0")) / 1000.0
         if quiet_s > self._quiet_max_s():
             self._given_up += 1
-            self._give_up(query, f"nothing was heard of its turn for {quiet_s:.1f} s")
+            self._give_up(query, f"its turn made no progress for {quiet_s:.1f} s")
 
     def _quiet_max_s(self) -> float:
         least_s = QUIET_S if self._query_has_turned else QUIET_NEW_S if self.has_turned else QUIET_FIRST_S
@@ -195,8 +195,8 @@ class BrokerTurns:
             self._left_behind += 1
             log.warning("a query of %s did not stop: %s", self.broker, problem)
             if self._left_behind > LEFT_BEHIND_MAX:
-                raise RuntimeError(f"{self._left_behind} queries of {self.broker} hang and do not stop") from None
-        self._ended(query, f"given up: {why}")
+                raise RuntimeError(f"{self._left_behind} queries of {self.broker} hang and cannot be stopped") from None
+        self._ended(query, f"stopped: {why}")
 
     def _ended(self, query: StreamingQuery, why: str) -> None:
         self._query = None

@@ -240,7 +240,7 @@ def class_path() -> list[str]:
     jars = sorted((spark_home() / "jars").glob("*.jar"))
     jars.sort(key=lambda jar: not jar.name.startswith("slf4j-api"))  # as Spark's launcher does
     if not jars:
-        raise GatewayFailed(f"PySpark at {spark_home()} holds no jars. Install it anew: pip install pyspark")
+        raise GatewayFailed(f"PySpark at {spark_home()} has no jars. Install it again: pip install pyspark")
     variables = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
     folders = [os.environ[name] for name in variables if name in os.environ]
     return [*folders, *map(str, jars)]
@@ -314,7 +314,7 @@ def _said(log_dir: Path) -> str:
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-10:]
     except OSError:
         lines = []
-    return f"More in {path}. It said last:\n" + ("\n".join(lines) or "(nothing)")
+    return f"More in {path}. Its last lines:\n" + ("\n".join(lines) or "(nothing)")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -407,7 +407,7 @@ class StartupCache:
         else:
             exercise((f"-XX:ArchiveClassesAtExit={made}",))
         if not made.exists():
-            raise GatewayFailed(f"Java {self.java.version} at {self.java.home} left no start-up cache")
+            raise GatewayFailed(f"Java {self.java.version} at {self.java.home} wrote no start-up cache")
         label = json.dumps(_checksum(made))
         (building / self._label.name).write_text(label, encoding="utf-8")
         for path in building.iterdir():

@@ -80,11 +80,11 @@ def _usable_version(home: Path) -> int:
     """Return the major version of the Java at `home`. Raises _Unusable if Spark cannot run on it."""
     java = home / "bin" / "java"
     if not home.is_dir():
-        raise _Unusable("there is no such folder")
+        raise _Unusable("the folder does not exist")
     if not java.is_file():
-        raise _Unusable("it holds no bin/java")
+        raise _Unusable("it has no bin/java")
     if not os.access(java, os.X_OK):
-        raise _Unusable("its bin/java may not be executed")
+        raise _Unusable("its bin/java is not executable")
     version = _release_version(home)
     if version is None:
         version = _asked_version(java)
@@ -121,7 +121,7 @@ def _asked_version(java: Path) -> int:
     version = None if found is None else _major(found[1])
     if version is None:
         said = (text.strip() or "nothing").splitlines()[0]
-        raise _Unusable(f"`java -version` does not tell a version (it said: {said})")
+        raise _Unusable(f"`java -version` prints no version (its output: {said})")
     return version
 
 

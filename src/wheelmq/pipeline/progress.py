@@ -113,7 +113,7 @@ class Progress:
                 return f"no pipeline has renewed the lease of {broker} for {lapsed_s:.0f} s since it lapsed"
             is_quiet = answer.is_held and answer.holder == self._name and answer.quiet_ms > 1000 * factor * QUIET_S
             if is_quiet:
-                return f"nothing was done for the turns of {broker} for {answer.quiet_ms / 1000:.0f} s"
+                return f"the turns of {broker} made no progress for {answer.quiet_ms / 1000:.0f} s"
         return None
 
     def _note(self, now_s: float, broker: str, answer: TurnProgress | None) -> None:

@@ -47,7 +47,7 @@ def _hold(base: Path) -> tuple[Path, int]:
     root.mkdir(mode=0o700, exist_ok=True)
     status = root.lstat()
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
-        raise PermissionError(f"{root} is not yours: remove it, or point TMPDIR at a folder of your own")
+        raise PermissionError(f"{root} belongs to another user: remove it, or point TMPDIR at a folder of your own")
     turnstile = _open_lock(root / ".lock")
     try:
         fcntl.flock(turnstile, fcntl.LOCK_EX)  # no process sweeps between the creation of a lock file and its lock

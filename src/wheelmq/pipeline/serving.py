@@ -94,6 +94,6 @@ class Serving:
         """Report when no name server answers any more, and when one answers again."""
         if bool(problem) != bool(self._last_problem):
             if problem:
-                log.warning("no name server tells which brokers there are: %s", problem)
+                log.warning("no name server returns the list of brokers: %s", problem)
             self._say("name servers", why=problem or None)
         self._last_problem = problem

@@ -131,7 +131,7 @@ def open_session(
         _log.warning("%s. Spark runs on Java %d (%s).", java.remark, java.version, java.home)
     mode = os.environ.get(CACHE_VARIABLE, "auto")
     if mode not in ("auto", "use", "off"):
-        raise ValueError(f"{CACHE_VARIABLE}={mode} is not known: set it to auto, use or off")
+        raise ValueError(f"{CACHE_VARIABLE}={mode} is invalid: set it to auto, use or off")
     cache = None if mode == "off" else startup_cache(java)
     opened = open_jvm(java, spark_settings(app_name, master, conf or {}), cache, heap=heap, log_dir=log_dir)
     if mode == "auto" and cache is not None and not opened.gateway.cached:
@@ -229,7 +229,7 @@ def open_jvm(
 ) -> _Opened:
     global _opened
     if _opened is not None or SparkContext._gateway is not None:
-        raise RuntimeError("A process has one Spark session: close the one that is open first")
+        raise RuntimeError("A process can have only one Spark session: close the open one first")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     options = (f"-Djava.io.tmpdir={scratch.folder('tmp')}", *options)
     gateway = start_gateway(GatewaySettings(java, log_dir or scratch.folder("log"), heap, conf, options), cache)

@@ -156,7 +156,7 @@ class PipelineSupervisor:
         if self._problems.get(key) == text:
             return
         self._problems[key] = text
-        text = f"{text}. A driver that hangs may not be replaced"
+        text = f"{text}. The supervisor may not notice a driver that hangs"
         self.child.note(f"WARNING {text}")
         with contextlib.suppress(OSError):  # the terminal is a file on a full disk, or is gone
             self._on_change(f"WARNING: {text}")
@@ -183,7 +183,7 @@ class PipelineSupervisor:
                     self._on_change(f"serves {', '.join(sorted(self._brokers)) or 'no broker'}")
             case "name servers":
                 why = event.get("why")
-                no_answer = f"no name server tells which brokers there are: {why}"
+                no_answer = f"no name server returns the list of brokers: {why}"
                 self._on_change("a name server answers again" if why is None else no_answer)
             case "turning":
                 self._turning.add(broker)
@@ -195,7 +195,7 @@ class PipelineSupervisor:
                 self._on_change(f"waits for {broker}: {str(event.get('why')).removeprefix(f'{broker}: ')}")
             case "query ended":
                 self._wait(broker)
-                self._on_change(f"begins anew with {broker}: {event.get('why') or 'its query ended'}")
+                self._on_change(f"starts again with {broker}: {event.get('why') or 'its query ended'}")
 
     def _wait(self, broker: str) -> None:
         self._turning.discard(broker)

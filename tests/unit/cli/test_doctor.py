@@ -82,7 +82,7 @@ def test_a_warning_names_a_java_home_that_is_not_used(monkeypatch: pytest.Monkey
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     check = doctor.java()
     assert check.status is CheckStatus.WARN
-    assert "holds no bin/java" in check.detail
+    assert "has no bin/java" in check.detail
 
 
 def test_a_full_disk_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_query_is_stopped_when_its_lease_is_over(
     over(harness)
     after_s = driver.stopped_after(QUIET_S)
     assert after_s is not None and after_s <= RENEW_S + 0.1
-    assert "given up: " in driver.said[-1]["why"] and "STALE" in driver.said[-1]["why"]
+    assert "stopped: " in driver.said[-1]["why"] and "STALE" in driver.said[-1]["why"]
 
 
 @pytest.mark.parametrize("is_away", [False, True])
@@ -112,7 +112,7 @@ def test_a_query_without_progress_is_stopped(driver: Driver, is_away: bool) -> N
     assert driver.stopped_after(QUIET_S + 2 * RENEW_S) is None, "the first turn of all has more time"
     driver.turned()
     assert driver.stopped_after(2 * RENEW_S) is not None
-    assert "given up: nothing was heard of its turn" in driver.said[-1]["why"]
+    assert "stopped: its turn made no progress" in driver.said[-1]["why"]
 
 
 def test_a_broker_that_is_away_for_a_moment_stops_no_query(driver: Driver) -> None:
@@ -161,4 +161,4 @@ def test_a_query_may_stop_slowly_after_a_restart_of_its_broker(harness: BrokerHa
     turning.clear()  # as the supervisor does once the driver has reported the end of the query
     check_progress()
     assert len(verdicts) > STOP_S / LOOK_S and set(verdicts) == {None}
-    assert "given up: " in driver.said[-1]["why"]
+    assert "stopped: " in driver.said[-1]["why"]

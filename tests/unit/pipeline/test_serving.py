@@ -49,4 +49,4 @@ def test_the_supervisor_prints_the_reports_about_name_servers(tmp_path: Path) ->
     supervisor = PipelineSupervisor([], tmp_path, clock=SystemClock(), on_change=told.append, namesrv=["here:1"])
     for why in ("here:1 refused", None):
         supervisor._heard({"event": "name servers", "why": why})
-    assert told == ["no name server tells which brokers there are: here:1 refused", "a name server answers again"]
+    assert told == ["no name server returns the list of brokers: here:1 refused", "a name server answers again"]
