@@ -76,7 +76,7 @@ class FakeConnection:
         while (end := frame.frame_end(raw, at, len(raw))) is not None:
             self._take(frame.decode(raw, at, end))
             at = end
-        assert at == len(raw), f"{len(raw) - at} bytes that are no whole frame"
+        assert at == len(raw), f"{len(raw) - at} bytes are not a whole frame"
 
     def drop(self) -> None:
         """Break the connection and lose the queued frames."""
@@ -87,6 +87,6 @@ class FakeConnection:
         if not command.is_response:
             self.requests.append(command)
             return
-        assert self._unanswered[command.opaque], f"an answer to {command.opaque}, which waits for none"
+        assert self._unanswered[command.opaque], f"an answer to request {command.opaque}, which is not waiting for one"
         self._unanswered[command.opaque] -= 1
         self.answers[command.opaque] = command

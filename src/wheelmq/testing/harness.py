@@ -157,11 +157,8 @@ class BrokerHarness:
     # Start and stop ------------------------------------------------------------------------------------------------
 
     def start(self, **settings: Any) -> None:
-        """Start a broker on the folder; `settings` change the previous ones.
-
-        If it raises, no broker and no lock remains.
-        """
-        assert self._broker is None, "the broker runs already"
+        """Start a broker on the folder; `settings` change those it had. What it raises leaves nothing behind."""
+        assert self._broker is None, "the broker is already running"
         self._settings.update(settings)
         chosen = msgspec.convert({"store_path": self._folder, **self._settings}, BrokerSettings, strict=False)
         try:
@@ -320,7 +317,7 @@ class BrokerHarness:
             self.tick()
             if self.broker.next_tick_ms() > 0:
                 return
-        raise AssertionError("the broker does not come to rest")
+        raise AssertionError("the broker always has more work")
 
     def advance(self, ms: int, work: Callable[[], object] | None = None, every_ms: int = 100) -> None:
         """Let `ms` pass. The broker is ticked at each moment that it asks for, and at the end.

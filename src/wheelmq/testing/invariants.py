@@ -113,7 +113,7 @@ def records_from(log: CommitLog, position: LogPosition) -> Iterator[Record]:
         assert record.position == position and record.body_is_intact, record
         yield record
         position = LogPosition(position + record.size)
-    assert position == log.end, f"the log ends at {position}, the broker says {log.end}"
+    assert position == log.end, f"the log ends at {position}, but the broker's end is {log.end}"
 
 
 def check(broker: Broker) -> Log:
@@ -187,7 +187,7 @@ def _check_counts(broker: Broker, log: Log) -> None:
     waiting = [record.message.properties for origin, record in parked.items() if origin not in done]
     expected = Counter(one[props.REAL_TOPIC] for one in waiting if broker.store.real_queue(one) >= 0)
     counted = broker.store.queues.by_topic(broker.timer.pending_by_queue)
-    assert counted == expected, f"counted are {counted}, there are {dict(expected)}"
+    assert counted == expected, f"the broker counts {counted}, but there are {dict(expected)}"
 
 
 def _check_durable(broker: Broker, log: Log) -> None:
@@ -204,12 +204,16 @@ def _check_durable(broker: Broker, log: Log) -> None:
         assert timer.log.files.synced(timer.turns.plan.timer_log_end)
     for name, bound in bounds.items():
         for index, record in log.parked.items():
-            assert index >= bound or record.position + record.size <= durable, f"{name} covers what is not on disk"
+            assert index >= bound or record.position + record.size <= durable, (
+                f"{name} covers a record that is not on disk"
+            )
     check = load_check(broker.disk, broker.paths) or TimerCheck()
     for index, record in log.settled.items():
         if index < check.queue_offset and index in log.parked and record.position + record.size > durable:
             slot_ms = int(log.parked[index].message.properties[props.TIMER_OUT_MS])
-            assert slot_ms >= check.last_read_ms, f"timercheck calls out {index}, whose release is not on disk"
+            assert slot_ms >= check.last_read_ms, (
+                f"timercheck says that queue offset {index} is settled, but its release is not on disk"
+            )
 
 
 def _units(broker: Broker, end: int) -> dict[int, list[int]]:
@@ -229,7 +233,7 @@ def _check_found_again(broker: Broker, log: Log) -> None:
     units = _units(broker, mark.timer_log_position)
     for index, record in log.parked.items():
         found = index >= mark.queue_offset or record.position in units or timer_origin(index) in log.adopted
-        assert found or index in log.settled, f"queue offset {index} is below E and has no unit below T"
+        assert found or index in log.settled, f"queue offset {index} is before E, but has no unit before T"
 
 
 def _check_reachable(broker: Broker, log: Log) -> None:
@@ -246,13 +250,13 @@ def _check_reachable(broker: Broker, log: Log) -> None:
         ]
         hung = any(timer.wheel.last_position(slot) >= 0 for slot in slots)
         assert hung or timer.state_of(timer_origin(index)) == "armed", (
-            f"queue offset {index} is out of sight until a restart"
+            f"queue offset {index} stays parked until a restart"
         )
 
     for origin in log.in_levels:
         level = timer.levels.of(origin_stream(origin))
         found = origin in timer.done or origin_index(origin) >= level.staged_to
-        assert found or timer.state_of(origin) == "armed", f"{origin:#x} is out of sight until a restart"
+        assert found or timer.state_of(origin) == "armed", f"{origin:#x} stays parked until a restart"
 
 
 def _check_blocks(broker: Broker, log: Log) -> None:
@@ -271,10 +275,12 @@ def _check_blocks(broker: Broker, log: Log) -> None:
             for i, unit in enumerate(units, first):
                 origin = origin_of(block_stream(block.number), i)
                 settles = log.settled_in_blocks.get(origin)
-                assert (origin in done) == (settles is not None or i in flagged), f"done bit of {origin:#x}"
+                assert (origin in done) == (settles is not None or i in flagged), (
+                    f"the done bit of {origin:#x} is wrong"
+                )
                 if unit["size"] and i in flagged and settles is not None:
                     on_disk = settles.position + settles.size <= broker.store.log.synced
-                    assert on_disk, f"{origin:#x} is flagged, and what settles it is not on disk"
+                    assert on_disk, f"{origin:#x} is flagged, but the record that settles it is not on disk"
                 if origin in done:
                     continue
                 record = lane.record_of(origin)
@@ -283,7 +289,7 @@ def _check_blocks(broker: Broker, log: Log) -> None:
                 assert not is_near or broker.timer.state_of(origin) == "armed", f"{origin:#x} is out of sight"
     for settled in map(Origin, log.settled_in_blocks):
         found = broker.blocks.get(stream_number(origin_stream(settled)))
-        assert found is None or origin_index(settled) < found.queue.end, f"{settled:#x} may be given again"
+        assert found is None or origin_index(settled) < found.queue.end, f"the index of {settled:#x} may be used again"
 
 
 def _in_blocks(broker: Broker) -> dict[Origin, Record]:
@@ -306,7 +312,7 @@ def _check_snapshot(broker: Broker, log: Log) -> None:
     if snapshot is None:
         return
     position, timer = snapshot.position, broker.timer
-    assert position <= broker.store.log.synced, "the snapshot is of what is not on disk"
+    assert position <= broker.store.log.synced, "the snapshot describes records that are not on disk"
     before = [record for record in log.records if record.position < position]
     assert not before or snapshot.store_ms == before[-1].store_ms
     ends = {(one.message.topic, one.message.queue_id): one.queue_offset + 1 for one in before}

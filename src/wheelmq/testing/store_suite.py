@@ -117,7 +117,7 @@ class StoreSuite:
             disk.release_locks()
             disk.cut_power(randomness, randomness.random())
             left = self.open(tmp_path / str(seed), disk, clock).bodies("T", 0)
-            assert len(left) >= synced, f"seed {seed}: {synced} were on disk, {len(left)} are left"
+            assert len(left) >= synced, f"seed {seed}: {synced} messages were on disk, but only {len(left)} are left"
             assert left == [body_of(i) for i in range(len(left))], f"seed {seed}"
 
     def test_a_full_disk_refuses_and_changes_nothing(self, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ class StoreSuite:
             while stored < 1000:
                 store.append(message(stored))
                 stored += 1
-            raise AssertionError("a disk that is full takes a thousand messages")
+            raise AssertionError("a full disk accepts a thousand messages")
         except DiskFull:
             disk.heal()
         assert store.append(message(stored)).queue_offset == stored

@@ -13,13 +13,15 @@ from wheelmq.testing.simulation.spark import Driver
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line. Returns 1 if a seed failed."""
     parser = argparse.ArgumentParser(prog="wheelmq.testing.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default: %(default)s)")
-    parser.add_argument("--from", type=int, default=0, dest="first", help="the first one (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="steps of each run (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="this one alone")
-    parser.add_argument("--driver", type=Driver, choices=list(Driver), help="how drivers behave (default: by the seed)")
-    parser.add_argument("--first-only", action="store_true", help="end at the first seed that fails")
-    parser.add_argument("--trace", action="store_true", help="say what happens")
+    parser.add_argument("--seeds", type=int, default=100, help="number of seeds (default: %(default)s)")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="first seed (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps per run (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="run only this seed")
+    parser.add_argument(
+        "--driver", type=Driver, choices=list(Driver), help="behaviour of the drivers (default: from the seed)"
+    )
+    parser.add_argument("--first-only", action="store_true", help="stop at the first seed that fails")
+    parser.add_argument("--trace", action="store_true", help="print each step")
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
     counts: Counter[str] = Counter()

@@ -71,13 +71,13 @@ class Consumer:
             end = len(self._world.oracle.queue(*queue))
             answer = self._ask(RequestCode.QUERY_CONSUMER_OFFSET, queue)
             if answer is None or answer.code != ResponseCode.SUCCESS:
-                assert queue not in self._committed, f"{queue}: the committed offset is gone"
+                assert queue not in self._committed, f"{queue}: the committed offset is lost"
                 continue
             found = int(answer.ext["offset"])
             assert found <= min(end, self._highest.get(queue, 0)), (
                 f"{queue}: offset {found} of {end} was never committed"
             )
-            assert found == self._committed.get(queue, found), f"{queue}: offset {found} is not what was committed"
+            assert found == self._committed.get(queue, found), f"{queue}: offset {found} is not the committed offset"
             self._next[queue] = found
 
     def drain(self) -> None:
@@ -87,7 +87,7 @@ class Consumer:
                 self._pull(queue)
                 self._world.harness.tick()
                 self.collect()
-                assert self._next.get(queue, 0) > before, f"{queue}: pulls from {before} get nowhere"
+                assert self._next.get(queue, 0) > before, f"{queue}: pulls from {before} make no progress"
 
     def cut(self) -> None:
         if self._connection is not None and self._connection.is_open:
@@ -108,7 +108,7 @@ class Consumer:
         stands = self._world.oracle.queue(*pull.queue)
         records = records_in(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
         for i, record in enumerate(records):
-            assert record.queue_offset == pull.offset + i, f"{pull.queue}: offset {record.queue_offset} came"
+            assert record.queue_offset == pull.offset + i, f"{pull.queue}: unexpected offset {record.queue_offset}"
             name = record.message.body.partition(PAD)[0]
             assert name == stands[record.queue_offset].name, f"{pull.queue}: {name!r} came at {record.queue_offset}"
         self._world.counts["pulled"] += len(records)

@@ -98,7 +98,7 @@ class Names:
                 config.write_queue_nums,
                 config.perm & PERM_WRITE,
             )
-            assert found == expected, f"the route to {name} says {found}, the broker {expected}"
+            assert found == expected, f"the route to {name} has {found}, but the broker has {expected}"
 
     def _connect(self) -> FakeConnection:
         self._peers += 1

@@ -230,7 +230,7 @@ class Simulation:
         world.counts["long times"] += 1
         if broker.failure is None and not self._full_until and broker.rejection is None:
             overdue = [name for due_ms, name in world.oracle.pending if due_ms < harness.now_ms - OVERDUE_MS]
-            assert not overdue, f"{len(overdue)} are overdue while no driver turns: {overdue[:5]}"
+            assert not overdue, f"{len(overdue)} messages are overdue while no driver turns: {overdue[:5]}"
 
     def _observe(self) -> None:
         self._world.observe()
@@ -333,7 +333,7 @@ class Simulation:
     def _cut_power(self) -> None:
         world, r = self._world, self._world.randomness
         keep = r.choice((0.0, 0.5, r.random(), 1.0))
-        world.trace.note(f"  power is cut, {keep:.2f} of the pages are kept")
+        world.trace.note(f"  power cut, the disk keeps {keep:.2f} of the pages")
         world.counts["power cuts"] += 1
         self._disk.cut_power(r, keep)
         self._power_was_cut = True
@@ -381,7 +381,7 @@ class Simulation:
         try:
             self._harness.start()
         except Died as died:
-            self._world.trace.note(f"  died while it started, at {died}")
+            self._world.trace.note(f"  died during the start, at {died}")
             self._harness.crash()
             self._stopped()
             if self._world.chance(0.4):
@@ -405,11 +405,11 @@ class Simulation:
     def _recovered(self, marked_to: int) -> None:
         world, broker = self._world, self._harness.broker
         indexed_to = broker.timer.indexed_to
-        assert indexed_to >= marked_to, f"the mark was wrong: indexed to {marked_to}, found to {indexed_to}"
+        assert indexed_to >= marked_to, f"the mark was wrong: indexed to {marked_to}, but recovered to {indexed_to}"
         gone = world.oracle.recovered(broker, self._harness.now_ms, power_was_cut=self._power_was_cut)
         self._power_was_cut = False
         if gone:
-            world.trace.note(f"  {gone} records are gone")
+            world.trace.note(f"  {gone} records are lost")
             world.counts["records gone"] += gone
         if broker.failure is None:
             self._check()
@@ -450,7 +450,9 @@ class Simulation:
         self._check_exact(now_ms + EXACT_FROM_MS, from_position)
         for sent in timed:
             left_ms = self._world.oracle.delivered[sent.name].left_ms
-            assert left_ms == sent.due_ms, f"{sent.name!r} was due at {sent.due_ms} and left at {left_ms}, in a calm"
+            assert left_ms == sent.due_ms, (
+                f"{sent.name!r} was due at {sent.due_ms}, but was released at {left_ms}, in a calm"
+            )
         self._names.check(self._harness.broker)
         self._consumer.drain()
         self._end()
@@ -463,7 +465,7 @@ class Simulation:
         for name, entry in self._world.oracle.delivered.items():
             due_ms = self._world.oracle.sent[name].due_ms
             if due_ms is not None and due_ms >= from_ms and entry.position >= from_position and entry.left_ms:
-                assert entry.left_ms == due_ms, f"{name!r} left {entry.left_ms - due_ms} ms late in the calm"
+                assert entry.left_ms == due_ms, f"{name!r} was released {entry.left_ms - due_ms} ms late in the calm"
 
     def _lapse(self) -> None:
         self._world.observe()
@@ -478,7 +480,7 @@ class Simulation:
         self._harness.advance(max(0, last_ms - self._harness.now_ms) + CALM_MS, self._look_and_work, TICKS_MS)
         self._tick()
         assert not oracle.pending, (
-            f"{len(oracle.pending)} are not out: {oracle.pending[:5]}, now {self._harness.now_ms}"
+            f"{len(oracle.pending)} messages are still pending: {oracle.pending[:5]}, now {self._harness.now_ms}"
         )
         waiting = [*(producer.waits for producer in self._producers), self._consumer.waits]
         assert not any(waiting), f"requests without an answer: {waiting}"
@@ -491,7 +493,7 @@ class Simulation:
         for _ in range(2):  # after a failed sync, the first stop does not count as clean
             harness.stop()
             self._start_in_calm()
-        assert harness.broker.store.last_stop_was_clean, "a stop was not clean, and nothing had failed"
+        assert harness.broker.store.last_stop_was_clean, "a stop was not clean, although nothing had failed"
         log = harness.broker.store.log
         read = b"".join(bytes(file.view[at:stop]) for _, file, at, stop in log.files.pieces(log.start, log.end))
         world.trace.note(f"log {log.start}..{log.end} crc {zlib.crc32(read)}")

@@ -107,7 +107,7 @@ class Spark:
             told = self._drive(model)
         except Refused as refused:
             model.terms = None
-            told = "waits" if refused.code == ResponseCode.NO_PERMISSION else f"was refused: {refused}"
+            told = "waits" if refused.code == ResponseCode.NO_PERMISSION else f"was rejected: {refused}"
         except (CallError, StoreUnreadable) as error:
             model.terms = None
             told = f"ends: {error}"
@@ -171,7 +171,7 @@ class Spark:
                 raise
             model.commit(plan, winners)  # a driver without an answer repeats its commit
         world.counts["turns"] += 1
-        assert world.harness.broker.timer.turns.turn >= plan.turn, f"turn {plan.turn} is committed and not counted"
+        assert world.harness.broker.timer.turns.turn >= plan.turn, f"turn {plan.turn} is committed, but not counted"
         return f"committed turn {plan.turn}: {plan.index_from}..{plan.index_to}, {plan.walk_rows} walked"
 
     def zombie(self) -> None:

@@ -127,7 +127,9 @@ class TestWheel:
         assert wheel.last_position(T0) == -1
         assert not any((tmp_path / "timerwheel").read_bytes())
 
-    def test_a_wheel_of_another_length_is_rejected(self, disk: SimulatedDisk, tmp_path: Path, wheel: TimerWheel) -> None:
+    def test_a_wheel_of_another_length_is_rejected(
+        self, disk: SimulatedDisk, tmp_path: Path, wheel: TimerWheel
+    ) -> None:
         with pytest.raises(OSError, match="another number of slots"):
             TimerWheel(disk, tmp_path / "timerwheel", 1000, slots=11)
 
