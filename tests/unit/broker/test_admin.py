@@ -61,7 +61,7 @@ class TestTopics:
         [
             ("+colour=red", "unsupported key: colour"),
             ("+message.type=ODD", "message.type is ODD"),
-            ("+cleanup.policy=COMPACTION", "it can be DELETE"),
+            ("+cleanup.policy=COMPACTION", "the values are DELETE"),
             ("message.type=FIFO", "write \\+key=value"),
             ("-message.type", "only add"),
             ("+message.type=FIFO,+message.type=DELAY", "key duplication"),

@@ -94,7 +94,7 @@ class TestRecount:
             harness.advance(60_000)
             assert self.finish(harness, reading) >= 3
         assert counts(harness) == waiting == known(harness)
-        assert "the count of topic L was wrong by -" in caplog.text and "the count found" in caplog.text
+        assert "the count of topic L, which was wrong by -" in caplog.text and "the count found" in caplog.text
         caplog.clear()
         harness.advance(60_000)
         self.finish(harness, reading)
