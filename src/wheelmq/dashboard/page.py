@@ -239,7 +239,10 @@ def _minutes(figures: dict[str, Any]) -> Section:
     ]
     note = f"{sum(count for _, count in counts):,} in the next hour; minutes without messages are left out"
     if figures["counted"] == "wheel":
-        note += ". So many messages are pending that only the timer wheel is counted: no levels, no blocks"
+        note += (
+            ". There are too many pending messages to count all: the counts are those of the timer wheel, without "
+            "levels and blocks"
+        )
     return Section("Due in the next hour, by minute", rows, note=note)
 
 

@@ -286,7 +286,9 @@ def _check_blocks(broker: Broker, log: Log) -> None:
                 record = lane.record_of(origin)
                 assert record is not None and record.size == unit["size"], f"{origin:#x} has no record"
                 is_near = unit["due_ms"] <= lane.walked_ms
-                assert not is_near or broker.timer.state_of(origin) == "armed", f"{origin:#x} is out of sight"
+                assert not is_near or broker.timer.state_of(origin) == "armed", (
+                    f"{origin:#x} is due soon, but not armed"
+                )
     for settled in map(Origin, log.settled_in_blocks):
         found = broker.blocks.get(stream_number(origin_stream(settled)))
         assert found is None or origin_index(settled) < found.queue.end, f"the index of {settled:#x} may be used again"

@@ -120,7 +120,7 @@ def test_a_large_backlog_is_counted_from_the_timer_wheel(
     found = read_figures(requests)
     assert found["counted"] == "wheel"
     assert sum(count for _, count in found["by_minute"]) == 2 and len(found["by_minute"]) == 60
-    assert "no levels, no blocks" in tables_by_title(found)["Due in the next hour, by minute"]["note"]
+    assert "without levels and blocks" in tables_by_title(found)["Due in the next hour, by minute"]["note"]
 
 
 def test_many_viewers_cause_one_broker_request_per_second(harness: BrokerHarness, requests: CountedRequests) -> None:

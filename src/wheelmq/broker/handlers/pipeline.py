@@ -40,7 +40,7 @@ def open_lease(request: Request, broker: Broker) -> Answer:
     def attempt(last: bool) -> Command | None:
         if granted:
             return reply(body=msgspec.json.encode(_terms(broker, granted[0])))
-        return reply(ResponseCode.SYSTEM_ERROR, "the epoch could not be made durable in time") if last else None
+        return reply(ResponseCode.SYSTEM_ERROR, "the flush of the new epoch did not end in time") if last else None
 
     try:
         broker.pipeline.open(holder, durable)

@@ -62,7 +62,7 @@ def _half(broker: Broker, header: EndTransactionHeader) -> Record:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
     time_out_ms = broker.settings.transaction_time_out
     if not header.from_transaction_check and halves.is_too_late(half.message, broker.clock.now_ms(), time_out_ms):
-        remark = "The transaction timed out: its producer must wait for a check and answer that"
+        remark = "The transaction timed out: its producer must wait for a check and answer it"
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, remark)
     group = half.message.properties.get(props.PRODUCER_GROUP)
     if group is None or group != header.producer_group:
