@@ -61,7 +61,7 @@ WAIT_MS: Final = 25_000
 CASE_S: Final = 60
 """Longest time for one case. A slower broker counts as hung."""
 EXAMPLES: Final = 3
-NOT_OF_DAMAGE: Final = ("and writes it again from the log", "blocks: the last stop was none")
+NOT_OF_DAMAGE: Final = ("and writes it again from the log", "blocks: the last stop was not clean")
 """What is told of the last index file, and of blocks, after any kill."""
 
 

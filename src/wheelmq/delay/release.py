@@ -362,9 +362,9 @@ class Releaser:
         if record is None or not record.body_is_intact:
             self.counts["unreadable"] += 1
             log.critical(
-                "timer: the message %s is set aside: there is no %s at log position %d",
+                "timer: the message %s is set aside: it has %s at log position %d",
                 origin_text(origin),
-                "record of it" if record is None else "body with the checksum it was stored with",
+                "no record" if record is None else "a damaged body",
                 one[ref.POSITION],
             )
             return

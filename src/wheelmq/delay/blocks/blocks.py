@@ -307,4 +307,4 @@ class Blocks:
 
 
 def _as_text(is_clean: bool) -> str:
-    return "clean" if is_clean else "none: abort.scheduled does not exist"
+    return "clean" if is_clean else "not clean: abort.scheduled does not exist"

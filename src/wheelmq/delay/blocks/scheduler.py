@@ -291,9 +291,7 @@ class BlockScheduler:
                 raise TurnRejected(f"{KIND_BLOCKS}: two rows have the same message")
             found[stream_number(stream)] = np.bincount(places, minlength=entries)
         if found.keys() != self._planned.keys():
-            raise TurnRejected(
-                f"{KIND_BLOCKS}: received rows of blocks {sorted(found)}, not of {sorted(self._planned)}"
-            )
+            raise TurnRejected(f"{KIND_BLOCKS}: the rows are of blocks {sorted(found)}, not {sorted(self._planned)}")
         for number, counts in self._planned.items():
             if not np.array_equal(counts, found[number]):
                 wrong = int(np.flatnonzero(counts != found[number])[0])

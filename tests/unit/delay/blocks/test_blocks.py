@@ -79,7 +79,7 @@ def test_abort_scheduled_marks_a_clean_stop(bench: BlockBench, caplog: pytest.Lo
     assert [(record.levelname, record.message) for record in caplog.records] == [
         ("INFO", "blocks: the last stop was clean")
         if clean
-        else ("WARNING", "blocks: the last stop was none: abort.scheduled does not exist")
+        else ("WARNING", "blocks: the last stop was not clean: abort.scheduled does not exist")
     ]
     assert not bench.paths.abort_scheduled.exists()
     assert len(bench.found()) == 1

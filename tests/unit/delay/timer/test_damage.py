@@ -132,7 +132,7 @@ class TestDamagedBodies:
             harness.advance(40_000, PipelineModel(harness).work, 500)
             counts = harness.broker.releaser.counts
             assert (counts["rolled"], counts["unreadable"]) == (1, 1)
-            assert f"no body with the checksum it was stored with at log position {position}" in caplog.text
+            assert f"it has a damaged body at log position {position}" in caplog.text
             harness.advance(30_000, PipelineModel(harness).work, 500)
             assert harness.bodies("T") == [b"first"]
 
