@@ -153,7 +153,7 @@ def sections(figures: dict[str, Any]) -> list[Section]:
 
 def _broker(figures: dict[str, Any]) -> Section:
     log = figures["log"]
-    sends = "taken" if figures["takes_sends"] else f"rejected: {figures['refusal']}"
+    sends = "accepted" if figures["takes_sends"] else f"rejected: {figures['refusal']}"
     rows: list[list[str | Bar]] = [
         ["sends", sends],
         ["since", _time(figures["boot_ms"], "%Y-%m-%d %H:%M:%S")],
