@@ -32,7 +32,7 @@ def load(disk: Disk, path: Path, shape: type[T]) -> T | None:
         if raw is None:
             continue
         if not raw.strip():
-            log.warning("%s is empty, and the broker ignores it", candidate)
+            log.warning("%s is empty and is ignored", candidate)
             continue
         try:
             return bodies.read(raw, shape)
