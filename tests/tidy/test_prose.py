@@ -26,8 +26,8 @@ BANNED = re.compile(
     r"|(?:Desk|Chores|Relief|Offload|Thinned|Fate|Refus\w*)$"
 )
 """Names of functions and classes that the glossary replaced. Parts of names, so `lookup` and `outlook` pass."""
-KEPT = {"Refused", "refused", "refuses", "note_refused", "_refuse", "_refused", "_refuse_extended_queues"}
-"""The public error of wheelmq.client, and the verb of the system and of Apache RocketMQ."""
+KEPT = {"Refused", "refused", "_refused"}
+"""The public error of wheelmq.client, and the status of keys that Apache RocketMQ has and WheelMQ rejects."""
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -47,7 +47,7 @@ class Calls:
     def __len__(self) -> int:
         return self._count
 
-    def tell(self, connection: Connection, command: Command) -> None:
+    def send_oneway(self, connection: Connection, command: Command) -> None:
         """Send a oneway request."""
         command.opaque = self._next_opaque()
         command.flag = frame.FLAG_ONEWAY

@@ -35,14 +35,14 @@ class CountAudit:
         self._steps: Iterator[Step] = iter(())
         self._step: Step | None = None
         if broker.settings.timer_enable_check_metrics:
-            broker.periodic_tasks.every(LOOK_MS, self._look_at_clock)
+            broker.periodic_tasks.every(LOOK_MS, self._check_clock)
 
     @property
     def has_step(self) -> bool:
         """Whether the next tick has a step to count."""
         return self._step is not None
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         now_ms = self._broker.clock.now_ms()
         if abs(now_ms - self._last_ms) > APART_MS and time.localtime(now_ms // 1000).tm_hour in self._hours:
             self._is_due = self._recount is None

@@ -46,7 +46,7 @@ class LeaseWatch:
         """Note that a turn was committed: the pipeline makes progress."""
         self._opened_s.clear()
 
-    def note_refused(self, holder: Holder, held: LeaseHeld) -> None:
+    def note_rejected(self, holder: Holder, held: LeaseHeld) -> None:
         """Log that `holder` gets no lease."""
         self._log.warn(
             "refused", "the broker rejects a lease for pipeline %r at %s: %s", holder.name, holder.address, held

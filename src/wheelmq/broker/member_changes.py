@@ -54,4 +54,4 @@ class MemberChanges:
         found = self._clients.consumers.get(group)
         for connection in members if found is not None and found.message_model != "BROADCASTING" else ():
             ext = {"consumerGroup": group}
-            self._calls.tell(connection, Command(code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext=ext))
+            self._calls.send_oneway(connection, Command(code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext=ext))

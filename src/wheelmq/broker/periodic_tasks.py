@@ -47,7 +47,7 @@ class PeriodicTasks:
         self.every(CLIENTS_EXPIRE_MS, self._expire_clients)
         self.every(settings.clean_resource_interval_ms, self._expire_files)
         self.every(RATES_SAMPLE_MS, self._sample_rates)
-        self.every(LOCK_LOOK_MS, self._look_at_lock)
+        self.every(LOCK_LOOK_MS, self._check_lock)
         self._freed_memory = FreedMemory()
         self.every(MEMORY_LOOK_MS, self._return_memory)
 
@@ -136,7 +136,7 @@ class PeriodicTasks:
             self._broker.workers.background.submit(job, done)
         return len(jobs)
 
-    def _look_at_lock(self) -> None:
+    def _check_lock(self) -> None:
         """Fail the broker if its store was removed or replaced: it would lose everything that it stores."""
         broker = self._broker
 

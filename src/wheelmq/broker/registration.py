@@ -39,14 +39,14 @@ class Registrar:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._servers = [_NameServer(broker, address, self._look_at_all) for address in broker.settings.namesrv]
+        self._servers = [_NameServer(broker, address, self._check_all) for address in broker.settings.namesrv]
         self.registered = asyncio.Event()
         """Set once every name server has accepted a registration."""
 
     def start(self) -> None:
         for server in self._servers:
             server.start()
-        self._look_at_all()
+        self._check_all()
 
     def poll(self) -> None:
         """Register soon if a topic has changed."""
@@ -59,7 +59,7 @@ class Registrar:
         """Unregister from the name servers."""
         await asyncio.gather(*(server.stop() for server in self._servers))
 
-    def _look_at_all(self) -> None:
+    def _check_all(self) -> None:
         if all(server.is_registered for server in self._servers):
             self.registered.set()
 
@@ -114,12 +114,12 @@ class _NameServer:
             self._log.warn("registration", "not registered at name server %s: %s", self._caller.address, error)
             self._caller.abort()  # else registrations pile up for a server that does not read
             return False
-        self._look_for_twin(answer)
+        self._find_twin(answer)
         self.is_registered = True
         self._registered()
         return True
 
-    def _look_for_twin(self, answer: Command) -> None:
+    def _find_twin(self, answer: Command) -> None:
         """Log a warning if another live broker with the same name had the place of this one in the routes."""
         other = answer.ext.get(REPLACED_ADDRESS)
         if other is None:

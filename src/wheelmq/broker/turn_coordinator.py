@@ -124,7 +124,7 @@ class TurnCoordinator:
         try:
             epoch = turns.open(holder, self._broker.now_monotonic_ms())
         except LeaseHeld as held:
-            self.lease_watch.note_refused(holder, held)
+            self.lease_watch.note_rejected(holder, held)
             raise
         self.lease_watch.note_opened(holder)
         log.info("pipeline %s at %s has the lease, epoch %d", holder.name, holder.address, epoch)

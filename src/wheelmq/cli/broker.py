@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wheelmq.cli.config_options import config_option, set_option, settings_of, tell
+from wheelmq.cli.config_options import config_option, print_notes, set_option, settings_of
 from wheelmq.cli.hooks import hook_option, load_hooks
 from wheelmq.cli.part import CannotStart, home_option, log, port_errors, run_part, say, supervised_options
 
@@ -79,7 +79,7 @@ def command(
                 "flush_mode": (None if flush is None else flush.upper(), "--flush"),
             },
         )
-        tell(reading.notes)
+        print_notes(reading.notes)
         if ends_with_stdin and settings.broker_id:
             raise CannotStart(
                 f"broker_id={settings.broker_id}: a broker with an id other than 0 rejects sends, and `wheelmq up` "

@@ -86,6 +86,6 @@ def all_schemas() -> tuple[Schema[Any], ...]:
     return BROKER, NAME_SERVER
 
 
-def tell(notes: list[str]) -> None:
+def print_notes(notes: list[str]) -> None:
     for note in notes:
         log.warning("%s", note)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from wheelmq.cli.config_options import config_option, set_option, settings_of, tell
+from wheelmq.cli.config_options import config_option, print_notes, set_option, settings_of
 from wheelmq.cli.part import home_option, port_errors, run_part, say, supervised_options
 
 
@@ -44,7 +44,7 @@ def command(
             fallbacks={"kv_config_path": home / "namesrv" / "kvConfig.json"},
             options={"listen_port": (port, port_option)},
         )
-        tell(reading.notes)
+        print_notes(reading.notes)
         app = NameServerApp(settings, Origin(file, reading.given))
         with port_errors(settings.listen_port, port_option):
             await app.start()

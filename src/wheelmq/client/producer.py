@@ -144,7 +144,7 @@ class Producer:
         route = await self._session.routes.get(topic, new_topic_queues=self.settings.new_topic_queues)
         queue = self._placing.pick(route, parcel.message)
         request = self._request(parcel, queue)
-        await self._session.connections.to(route.masters[queue.broker_name]).tell(request, self._timeout_s)
+        await self._session.connections.to(route.masters[queue.broker_name]).send_oneway(request, self._timeout_s)
         return parcel.unique_key
 
     async def send_batch(

@@ -118,7 +118,7 @@ class TransactionProducer(Producer):
         )
         request = Command(code=RequestCode.END_TRANSACTION, ext=headers.write(header))
         try:
-            await self._session.caller(sent.queue.broker_name).tell(request, self._timeout_s)
+            await self._session.caller(sent.queue.broker_name).send_oneway(request, self._timeout_s)
         except CallError as error:
             log.warning("the end of transaction %s could not be sent: %s", sent.unique_key, error)
 
@@ -155,4 +155,4 @@ class TransactionProducer(Producer):
             bname=asked.bname,
         )
         end = Command(code=RequestCode.END_TRANSACTION, ext=headers.write(header))
-        await self._session.connections.to(address).tell(end, self._timeout_s)
+        await self._session.connections.to(address).send_oneway(end, self._timeout_s)

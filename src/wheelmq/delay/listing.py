@@ -118,11 +118,11 @@ def glance(timer: Timer, blocks: Blocks, place: int, wanted: Wanted, places: int
         block = blocks.get(stream_number(stream)) if stream_kind(stream) == KIND_BLOCK else None
         if block is not None:
             end = block.queue.end
-            part = _look_in_block(timer, block, first, min(first + left, end), wanted, until)
+            part = _scan_block(timer, block, first, min(first + left, end), wanted, until)
         else:
             queue = timer.queue_of(stream)
             first, end = max(first, queue.start), queue.end
-            part = _look_in_queue(timer, stream, first, min(first + left, end), wanted)
+            part = _scan_queue(timer, stream, first, min(first + left, end), wanted)
         found.append((origin_of(stream, 0) + part.indices, part.positions, part.due_ms))
         if part.stop < end:
             next_place = origin_of(stream, part.stop)
@@ -138,7 +138,7 @@ def _streams(timer: Timer, blocks: Blocks, wanted: Wanted) -> list[Stream]:
     return sorted([*timer.ends(), *(block_stream(block.number) for block in in_time)])
 
 
-def _look_in_queue(timer: Timer, stream: Stream, start: int, stop: int, wanted: Wanted) -> _Part:
+def _scan_queue(timer: Timer, stream: Stream, start: int, stop: int, wanted: Wanted) -> _Part:
     """Find the wanted messages of the timer queue or a level queue, from index `start` to before `stop`."""
     store = timer.store
     offsets, positions, sizes, tags = _pending_units(timer, stream, start, stop)
@@ -165,7 +165,7 @@ def _look_in_queue(timer: Timer, stream: Stream, start: int, stop: int, wanted: 
     return _Part(offsets[mine], positions[mine], due_ms[mine], max(start, stop))
 
 
-def _look_in_block(timer: Timer, block: Block, start: int, stop: int, wanted: Wanted, until: float) -> _Part:
+def _scan_block(timer: Timer, block: Block, start: int, stop: int, wanted: Wanted, until: float) -> _Part:
     """Find the wanted messages of a block, from index `start` to before `stop`. Stop at the time `until`."""
     done = timer.done.of(block_stream(block.number))
     records = UnitRecords(block.log.files, block.number, check_bodies=False)

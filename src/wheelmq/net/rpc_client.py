@@ -84,7 +84,7 @@ class RpcClient:
             raise Refused(answer)
         return answer
 
-    async def tell(self, command: Command, timeout_s: float = 3.0) -> None:
+    async def send_oneway(self, command: Command, timeout_s: float = 3.0) -> None:
         """Send a oneway request. Waits while the server does not read. Raises CallError."""
         await self._connect(timeout_s)
         self._opaque = (self._opaque + 1) & 0x7FFF_FFFF

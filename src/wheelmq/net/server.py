@@ -370,7 +370,7 @@ class Server:
         listener = await self.loop.create_server(lambda: ServerConnection(self), host, port, backlog=backlog)
         self._listeners.append(listener)
         if self._idle_alarm is None and self.limits.idle_s:
-            self._look_for_idle()
+            self._close_idle()
         self.schedule_tick()
         return int(listener.sockets[0].getsockname()[1])
 
@@ -384,8 +384,8 @@ class Server:
         )
         return True
 
-    def _look_for_idle(self) -> None:
-        self._idle_alarm = self.loop.call_later(self.limits.idle_s / IDLE_LOOKS, self._look_for_idle)
+    def _close_idle(self) -> None:
+        self._idle_alarm = self.loop.call_later(self.limits.idle_s / IDLE_LOOKS, self._close_idle)
         for connection in [one for one in self.connections if one.check_idle()]:
             if connection.is_open:
                 self.idle += 1

@@ -127,7 +127,7 @@ class Store:
         read.
         """
         began_s = self.clock.monotonic()
-        self._refuse_extended_queues()
+        self._reject_extended_queues()
         self.queues.load()
         for remove in self.queues.drop_before(self.log.start) if self.log.start else ():
             if remove is not None:
@@ -277,7 +277,7 @@ class Store:
             self.journal.add_prepared()
         return Appended(position, len(record), queue_offset, store_ms)
 
-    def _refuse_extended_queues(self) -> None:
+    def _reject_extended_queues(self) -> None:
         """Reject queues that Apache RocketMQ wrote with enableConsumeQueueExt. Raises OSError.
 
         Their units contain addresses in another file. Our units have there the hash of a tag, or the due time of a

@@ -120,7 +120,7 @@ class StoreSuite:
             assert len(left) >= synced, f"seed {seed}: {synced} messages were on disk, but only {len(left)} are left"
             assert left == [body_of(i) for i in range(len(left))], f"seed {seed}"
 
-    def test_a_full_disk_refuses_and_changes_nothing(self, tmp_path: Path) -> None:
+    def test_a_full_disk_rejects_and_changes_nothing(self, tmp_path: Path) -> None:
         disk, clock = SimulatedDisk(), ManualClock()
         store = self.open(tmp_path, disk, clock)
         store.append(message(0))

@@ -47,7 +47,7 @@ class HeldWorker:
             worked += 1
         return worked
 
-    def tell(self, count: int | None = None) -> int:
+    def report(self, count: int | None = None) -> int:
         """Notify the loop of the first `count` finished jobs, or of all. Returns the number of jobs."""
         told = 0
         while self._worked and (count is None or told < count):
@@ -59,7 +59,7 @@ class HeldWorker:
     def run(self, count: int | None = None) -> int:
         """Do the work of jobs and notify the loop. Returns the number of notifications."""
         self.work(count)
-        return self.tell(count)
+        return self.report(count)
 
     def forget(self) -> None:
         """Drop all jobs and notifications, because the process has died."""

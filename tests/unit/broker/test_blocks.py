@@ -385,7 +385,7 @@ class TestDisk:
         worker.work()
         block_worker.fail_next(OSError(errno.EIO, "gone"))
         block_worker.run()
-        worker.tell()
+        worker.report()
         harness.tick()
         assert [asked.answer.code for asked in asks if asked.answer] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
         assert harness.broker.failure is not None and harness.broker.flush.next_ms() is None

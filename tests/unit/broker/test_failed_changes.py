@@ -60,7 +60,7 @@ class Admin:
         assert save.called
 
     def end_write(self) -> None:
-        self.tables.tell()
+        self.tables.report()
         self.harness.tick()
 
     def write(self, *, fails: bool = False) -> None:

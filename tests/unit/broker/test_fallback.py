@@ -172,7 +172,7 @@ class TestWheelLane:
         held.work()
         waiting.advance(5000)
         assert not waiting.read_queue("T")
-        held.tell()
+        held.report()
         waiting.settle()
         assert lateness(waiting, due) == {b"m0": 6000}
 
@@ -185,7 +185,7 @@ class TestWheelLane:
         held.work()
         cancel = {props.TIMER_DEL_UNIQKEY: "T+K"}
         assert waiting.send("T", b"-", deliver_ms=due_ms, properties=cancel).code == 0
-        held.tell()
+        held.report()
         waiting.advance(10_000, waiting.run_jobs, 500)
         assert lateness(waiting, due) == {b"other0": 0}
 
@@ -307,7 +307,7 @@ class TestIndexLane:
         model.open()
         plan = model.plan()
         assert plan is not None and plan.index_to == 3
-        held.tell()  # the broker discards its own rows
+        held.report()  # the broker discards its own rows
         waiting.tick()
         assert waiting.broker.timer.indexed_to == 0 and waiting.broker.timer.turns.plan == plan
         model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])

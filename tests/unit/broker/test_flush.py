@@ -45,7 +45,7 @@ class TestSync:
         harness.tick()
         syncs = len(harness.disk.syncs)
         worker.work()
-        worker.tell()
+        worker.report()
         harness.tick()
         assert all(asked.answer is not None and asked.answer.code == 0 for asked in asks)
         assert len(harness.disk.syncs) == syncs + 1
@@ -138,7 +138,7 @@ class TestTimeout:
         asked = harness.submit(harness.send_command("T"))
         harness.tick()
         worker.work()
-        worker.tell()
+        worker.report()
         harness.tick()
         assert asked.answer is not None and asked.answer.code == 0
 

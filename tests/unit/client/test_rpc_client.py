@@ -108,7 +108,7 @@ def test_a_client_answers_requests_of_a_server_at_once_or_later() -> None:
 
         server, address, answers = await start_asking_server(*(Command(code=7, opaque=i) for i in range(1, 5)))
         caller = RpcClient(address, on_request)
-        await caller.tell(question())
+        await caller.send_oneway(question())
         found = {(one := await answers.get()).opaque: one for _ in range(3)}
         assert (found[3].remark, found[4].code, found[4].remark) == ("at once", 1, "ValueError: at once")
         gate.set()
@@ -129,7 +129,7 @@ def test_a_client_limits_the_open_requests_of_a_server(monkeypatch: pytest.Monke
 
         server, address, answers = await start_asking_server(*(Command(code=7, opaque=i) for i in range(1, 4)))
         caller = RpcClient(address, never)
-        await caller.tell(question())
+        await caller.send_oneway(question())
         first = await answers.get()  # the oneway request of the client
         refused = await answers.get()
         if refused.code == RequestCode.GET_BROKER_RUNTIME_INFO:

@@ -206,7 +206,7 @@ class TestAhead:
         worker.work()
         mine = log.files.grow(SIZE)
         mine.view[5] = 7
-        worker.tell()
+        worker.report()
         assert log.files.file_at(SIZE) is mine
         assert log.files.grow(2 * SIZE).view[5] == 0
 

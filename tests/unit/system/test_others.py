@@ -71,7 +71,7 @@ class TestHeldWorker:
         assert (len(worker), worked, told) == (3, [], [])
         assert worker.work(2) == 2
         assert (len(worker), worked, told) == (3, [0, 1], [])
-        assert worker.tell(1) == 1
+        assert worker.report(1) == 1
         assert (len(worker), told) == (2, [0])
         worker.run()
         assert (len(worker), worked, told) == (0, [0, 1, 2], [0, 1, 2])

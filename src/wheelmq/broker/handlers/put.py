@@ -101,7 +101,7 @@ def _is_rejected_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -
     """Return whether the slot of the parked `message` is too full. A cancel makes room, and a level is no timer."""
     if message.topic != names.TIMER_TOPIC or props.TIMER_DEL_UNIQKEY in message.properties:
         return False
-    return broker.timer.congestion.refuses(due_ms, broker.randomness)
+    return broker.timer.congestion.rejects(due_ms, broker.randomness)
 
 
 @timed

@@ -108,7 +108,9 @@ def _notify_clients(broker: Broker, header: ResetOffsetHeader, topic: TopicConfi
     ext = texts(topic=header.topic, group=header.group, timestamp=header.timestamp, queueId=-1, isForce=False)
     body = _body(broker, header.topic, offsets, in_cpp=in_cpp)
     for connection in {id(client.connection): client.connection for client in clients}.values():
-        broker.calls.tell(connection, Command(code=RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext=dict(ext), body=body))
+        broker.calls.send_oneway(
+            connection, Command(code=RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext=dict(ext), body=body)
+        )
     return offsets
 
 

@@ -148,7 +148,7 @@ class Checks:
             bname=broker.settings.broker_name,
         )
         body = self._body(half, stored)
-        broker.calls.tell(connection, Command(code=RequestCode.CHECK_TRANSACTION_STATE, ext=fields, body=body))
+        broker.calls.send_oneway(connection, Command(code=RequestCode.CHECK_TRANSACTION_STATE, ext=fields, body=body))
         reach("transaction.asked")
 
     def _body(self, half: Record, stored: Appended) -> bytes:

@@ -37,7 +37,7 @@ class Congestion:
     def is_limited(self) -> bool:
         return self.limit < NO_LIMIT
 
-    def refuses(self, due_ms: int, randomness: Random) -> bool:
+    def rejects(self, due_ms: int, randomness: Random) -> bool:
         """Return whether to reject a message due at `due_ms`: by chance between the limit and twice the limit."""
         if not self.is_limited:
             return False

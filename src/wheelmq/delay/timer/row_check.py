@@ -94,7 +94,7 @@ class RowCheck:
         """Check rows in queue order, of the timer queue from offset `first` on."""
         _must_agree(rows, _range_of(self._timer.queue, first, len(rows)), KIND_INDEX)
         magic, slots, fires = rows["magic"], rows["slot_ms"], rows["fire_ms"]
-        _refuse(KIND_INDEX, rows, (magic & ~MAGIC_BITS != 0) | (magic & MAGIC_DEFAULT == 0), "an invalid magic")
+        _reject(KIND_INDEX, rows, (magic & ~MAGIC_BITS != 0) | (magic & MAGIC_DEFAULT == 0), "an invalid magic")
         is_known = magic == MAGIC_DEFAULT
         is_known &= self._is_in_slot(slots, fires) & (slots - plan.write_ms < self._window_ms)
         noted = self._timer.notes.fire_times(timer_origin(first), len(rows))
@@ -123,13 +123,13 @@ class RowCheck:
         differs = np.zeros(len(rows), np.bool_)
         for name, known in zip(("position", "size", "slot_ms", "magic"), units[:4], strict=True):
             differs[of_rows] |= rows[name][of_rows] != known[of_units]
-        _refuse(KIND_WALK, rows, differs, "no such unit in its slot")
+        _reject(KIND_WALK, rows, differs, "no such unit in its slot")
         origins, fires_ms = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
         origins[of_rows], fires_ms[of_rows] = units.origins[of_units], units.fires_ms[of_units]
         is_expired = self._is_expired(rows)
         is_exact = (origins == rows["origin"]) & (fires_ms == rows["fire_ms"])
         has_detail = origins != NO_ORIGIN
-        _refuse(KIND_WALK, rows, has_detail & ~is_exact & ~is_expired, "another origin or fire time than its unit")
+        _reject(KIND_WALK, rows, has_detail & ~is_exact & ~is_expired, "another origin or fire time than its unit")
         self._check_without_detail(rows[~has_detail & ~is_expired], plan)
 
     def _is_expired(self, rows: TurnRows) -> Flags:
@@ -182,9 +182,9 @@ class RowCheck:
             _must_agree(mine, units, KIND_QUEUE)
             tags = units["tag_code"].astype(np.int64)
             dues_ms = np.where(tags > plan.now_ms + level.delay_ms, plan.now_ms, tags)
-            _refuse(KIND_QUEUE, mine, mine["fire_ms"] != dues_ms, "another fire time than its queue unit")
-            _refuse(KIND_QUEUE, mine, mine["slot_ms"] != dues_ms, "another slot than its due time")
-            _refuse(KIND_QUEUE, mine, mine["magic"] != MAGIC_DEFAULT, "a magic that is invalid for a level")
+            _reject(KIND_QUEUE, mine, mine["fire_ms"] != dues_ms, "another fire time than its queue unit")
+            _reject(KIND_QUEUE, mine, mine["slot_ms"] != dues_ms, "another slot than its due time")
+            _reject(KIND_QUEUE, mine, mine["magic"] != MAGIC_DEFAULT, "a magic that is invalid for a level")
             at += end - first
 
     # Records -------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class RowCheck:
         differs = np.zeros(len(rows), np.bool_)
         for name in ("origin", "fire_ms", "slot_ms", "magic"):
             differs |= rows[name] != expected[name]
-        _refuse(kind, rows, differs, "another origin, slot, fire time or magic than its record")
+        _reject(kind, rows, differs, "another origin, slot, fire time or magic than its record")
 
 
 def check_order(rows: TurnRows, kind: str) -> None:
@@ -239,10 +239,10 @@ def _range_of(queue: ConsumeQueue, first: int, count: int) -> Units:
 
 def _must_agree(rows: TurnRows, units: Units, kind: str) -> None:
     differs = (rows["position"] != units["position"]) | (rows["size"] != units["size"])
-    _refuse(kind, rows, differs, "another record than its queue unit")
+    _reject(kind, rows, differs, "another record than its queue unit")
 
 
-def _refuse(kind: str, rows: TurnRows, is_wrong: Flags, why: str) -> None:
+def _reject(kind: str, rows: TurnRows, is_wrong: Flags, why: str) -> None:
     """Raise TurnRejected for the first wrong row, if there is one."""
     if not is_wrong.any():
         return

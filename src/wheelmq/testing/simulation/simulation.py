@@ -224,7 +224,7 @@ class Simulation:
         self._spark.go()
         by, broker = harness.broker.timer.armed_by, harness.broker
         before = by["wheel_lane"]
-        harness.advance(world.randomness.randint(*MINUTES_MS), self._look_and_work, TICKS_MS)
+        harness.advance(world.randomness.randint(*MINUTES_MS), self._observe_and_work, TICKS_MS)
         world.counts["armed by the wheel lane"] += by["wheel_lane"] - before
         world.observe()
         world.counts["long times"] += 1
@@ -238,7 +238,7 @@ class Simulation:
         if self._world.chance(0.8):
             self._harness.run_jobs()
 
-    def _look_and_work(self) -> None:
+    def _observe_and_work(self) -> None:
         """Observe the log, call the first driver, and finish all jobs of workers."""
         self._world.observe()
         self._spark.turn()
@@ -477,7 +477,7 @@ class Simulation:
         self._serve_waiting_sends()
         self._tick()
         last_ms = max((due_ms for due_ms, _ in oracle.pending), default=0)
-        self._harness.advance(max(0, last_ms - self._harness.now_ms) + CALM_MS, self._look_and_work, TICKS_MS)
+        self._harness.advance(max(0, last_ms - self._harness.now_ms) + CALM_MS, self._observe_and_work, TICKS_MS)
         self._tick()
         assert not oracle.pending, (
             f"{len(oracle.pending)} messages are still pending: {oracle.pending[:5]}, now {self._harness.now_ms}"

@@ -58,7 +58,7 @@ def test_messages_flushed_while_a_turn_is_planned_are_delivered(tmp_path: Path, 
         submit(harness, 14, b"B")
         harness.tick()
         worker.work()
-        worker.tell()
+        worker.report()
         assert model.terms is not None
         fields = headers.texts(epoch=model.terms["epoch"], timeoutMs=0)
         asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext=fields))

@@ -31,7 +31,7 @@ def filled(limit: int, count: int) -> Congestion:
 
 def refused_share(limit: int, count: int) -> float:
     randomness, congestion = Random(1), filled(limit, count)
-    return sum(congestion.refuses(DUE_MS, randomness) for _ in range(2000)) / 2000
+    return sum(congestion.rejects(DUE_MS, randomness) for _ in range(2000)) / 2000
 
 
 class TestRejections:
@@ -52,15 +52,15 @@ class TestRejections:
         congestion = filled(1, 10)
         slot_ms = SLOT_S * 1000
         for due_ms in (slot_ms, slot_ms + 1001, DUE_MS + 120_000):
-            assert not congestion.refuses(due_ms, Random(1))
+            assert not congestion.rejects(due_ms, Random(1))
         for due_ms in (slot_ms + 1, slot_ms + 1000):
-            assert congestion.refuses(due_ms, Random(1))
+            assert congestion.rejects(due_ms, Random(1))
         assert congestion.refused == 2
 
     def test_slots_are_not_counted_without_a_limit(self) -> None:
         congestion = filled(NO_LIMIT, 10)
         assert (congestion.waiting(DUE_MS), len(congestion.table)) == (0, 1)
-        assert not congestion.refuses(DUE_MS, Random(1))
+        assert not congestion.rejects(DUE_MS, Random(1))
 
 
 class TestCounts:
