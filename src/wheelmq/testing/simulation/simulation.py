@@ -450,18 +450,13 @@ class Simulation:
         self._check_exact(now_ms + EXACT_FROM_MS, from_position)
         for sent in timed:
             left_ms = self._world.oracle.delivered[sent.name].left_ms
-            assert left_ms == sent.due_ms, (
-                f"{sent.name!r} was due at {sent.due_ms}, but was released at {left_ms}, in a calm"
-            )
+            assert left_ms == sent.due_ms, f"{sent.name!r}, due at {sent.due_ms}, was released at {left_ms}, in a calm"
         self._names.check(self._harness.broker)
         self._consumer.drain()
         self._end()
 
     def _check_exact(self, from_ms: int, from_position: int) -> None:
-        """Check that timers due from `from_ms` on left at their millisecond, with and without drivers.
-
-        Records before `from_position` left before the calm, perhaps under a wrong clock.
-        """
+        """Check that timers due from `from_ms` on, stored from `from_position` on, left at their millisecond."""
         for name, entry in self._world.oracle.delivered.items():
             due_ms = self._world.oracle.sent[name].due_ms
             if due_ms is not None and due_ms >= from_ms and entry.position >= from_position and entry.left_ms:
