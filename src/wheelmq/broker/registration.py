@@ -76,7 +76,7 @@ class _NameServer:
         self.is_registered = False
         """Whether it has accepted a registration."""
         self._caller = RpcClient(address, on_lost=self.wanted.set)
-        self._thinned = RateLimitedLog(log, broker.clock.monotonic)
+        self._limited_log = RateLimitedLog(log, broker.clock.monotonic)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -125,7 +125,7 @@ class _NameServer:
         if other is None:
             return
         settings = self._broker.settings
-        self._thinned.warn(
+        self._limited_log.warn(
             "twin",
             "name server %s knows another broker with the name %r and the id %d, at %s: each registration replaces "
             "the routes of the other broker. Give one of the two another broker_name",

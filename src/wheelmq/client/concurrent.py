@@ -18,7 +18,7 @@ SEND_BACK_AGAIN_S: Final = 5.0
 """Delay before a message is handed to its callback again, if the broker did not take it back."""
 
 
-class _Inbox(NamedTuple):
+class _Handover(NamedTuple):
     held: HeldQueue
     taken: Taken
 
@@ -31,7 +31,7 @@ class Concurrently:
         self._handling = handling
         self._settings = settings
         self._clock = clock
-        self._inbox: asyncio.Queue[_Inbox | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[_Handover | None] = asyncio.Queue()
         self._workers: list[asyncio.Task[None]] = []
         self._is_ending = False
 
@@ -54,7 +54,7 @@ class Concurrently:
 
     def deliver(self, held: HeldQueue, messages: list[Taken]) -> None:
         for taken in messages:
-            self._inbox.put_nowait(_Inbox(held, taken))
+            self._inbox.put_nowait(_Handover(held, taken))
 
     def end(self) -> None:
         self._is_ending = True
@@ -81,7 +81,7 @@ class Concurrently:
                     )
                     asyncio.get_running_loop().call_later(SEND_BACK_AGAIN_S, self._inbox.put_nowait, waiting)
 
-    async def _consume(self, waiting: _Inbox) -> None:
+    async def _consume(self, waiting: _Handover) -> None:
         held, (record, _) = waiting
         verdict = await self._handling.handle(held.queue, waiting.taken)
         held.consumed_ms = self._clock.now_ms()
