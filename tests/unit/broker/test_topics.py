@@ -111,6 +111,19 @@ class TestOnDisk:
             harness.tick()
             assert more.answer is not None and more.answer.code == 0
 
+    def test_the_write_after_one_that_hung_for_a_minute_begins_within_a_second(self, tmp_path: Path) -> None:
+        tables = HeldWorker()
+        with BrokerHarness(tmp_path, tables=tables) as harness:
+            harness.submit(harness.send_command("T", queue_id=0))
+            harness.tick()
+            late = harness.submit(harness.send_command("late", queue_id=0))
+            harness.advance(60_000)
+            tables.run()
+            harness.advance(1000)
+            tables.run()
+            harness.tick()
+            assert late.answer is not None and late.answer.code == 0
+
     def test_the_bytes_of_waiting_sends_are_limited(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, tables=HeldWorker(), bytes_in_flight_max=1 << 30) as harness:
             answers = [harness.submit(harness.send_command("T", bytes(4_100_000))) for _ in range(17)]

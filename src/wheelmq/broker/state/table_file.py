@@ -1,7 +1,8 @@
 """A JSON table of the config folder that is written off the loop.
 
 A change is made in memory first. The next write stores all changes that were made before it began, so a thousand
-changes cost one write. At most one write of a table runs at a time, and a rest as long as the write follows it.
+changes cost one write. At most one write of a table runs at a time. A rest follows it, as long as the write, and at
+most REST_MS_MAX.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ WRITE_INTERVAL_MS: Final = 1000
 """Time from a change to its write when no answer waits for it. A kill can lose the changes of this time."""
 RETRY_MS: Final = 100
 """Time from a failed write to the next one when an answer waits."""
+REST_MS_MAX: Final = 1000
+"""Maximum rest after a write. After a disk has hung for a minute, no new topic waits for another minute."""
 WAITERS_MAX: Final = 10_000
 """Answers that can wait for one table."""
 
@@ -120,7 +123,7 @@ class TableFile:
     def _ended(self, upto: int, began_ms: int, result: object) -> None:
         now_ms = self._now_ms()
         self._is_writing = False
-        self._rest_until_ms = now_ms + (now_ms - began_ms)
+        self._rest_until_ms = now_ms + min(now_ms - began_ms, REST_MS_MAX)
         error: OSError | None = None
         if isinstance(result, BaseException):
             error = result if isinstance(result, OSError) else OSError(f"{type(result).__name__}: {result}")
