@@ -32,6 +32,7 @@ from tests.crash.parts import BrokerProcess, Event, Pipeline
 from tests.crash.schedule import Chain, deaths, known, make_schedule
 from tests.crash.verdict import Verdict, judge
 from wheelmq.cli.ports import free_port
+from wheelmq.pipeline.training import make_startup_cache
 
 NOTHING_EXPIRES: Final = {"disk_max_used_space_ratio": 100, "disk_space_clean_forcibly_ratio": 100, "delete_when": "23"}
 """Nothing expires, however full the machine's disk is, because the verdict reads the whole store."""
@@ -296,6 +297,8 @@ def main() -> int:
     )
     schedule = make_schedule(plan.kills, plan.seed, plan.only, spark=plan.spark)
     print(f"seed {seed}: {deaths(schedule)} kills, {plan.flush}, in {home}", flush=True)
+    if plan.spark:
+        make_startup_cache()  # without it, a start of the JVM takes up to 40 s on two busy processors
     outcome = asyncio.run(Run(plan, lambda text: print(text, flush=True)).execute())
     print("\n".join(report(outcome)))
     if options.json is not None:
