@@ -46,7 +46,7 @@ class Admission:
             return "the broker is stopping"
         if not self._broker.is_master:
             return slave_text(self._broker)
-        return self._broker.rejection or self._full
+        return self._broker.health.rejection or self._full
 
     def problem(self) -> PeerError | None:
         """Return the answer to a put that is not admitted; None if the put is admitted."""
@@ -68,7 +68,7 @@ class Admission:
     @property
     def takes_sends(self) -> bool:
         """Whether the broker stores a valid send now."""
-        return self.before_opening() is None and self.rejection() is None and self._broker.failure is None
+        return self.before_opening() is None and self.rejection() is None and self._broker.health.failure is None
 
     def stop(self) -> None:
         """Store no more messages for clients: the broker stops."""

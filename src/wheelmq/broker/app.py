@@ -136,7 +136,7 @@ class BrokerApp:
     def _after_tick(self) -> None:
         assert self.broker is not None and self.registration is not None
         self.registration.poll()
-        if self.broker.failure is not None:
+        if self.broker.health.failure is not None:
             self.stopped.set()
 
     async def stop(self) -> None:

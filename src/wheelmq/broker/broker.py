@@ -33,7 +33,7 @@ from wheelmq.broker.member_changes import MemberChanges
 from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.overload import OverloadGuard
 from wheelmq.broker.periodic_tasks import PeriodicTasks
-from wheelmq.broker.rejection import TimersLost, rejection_text
+from wheelmq.broker.rejection import TimersLost
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.slices import Slices
@@ -45,6 +45,7 @@ from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.statistics import BrokerStats
 from wheelmq.broker.steps import FAILED_STEP_MS, Steps
+from wheelmq.broker.store_health import RETRY_MS, StoreHealth
 from wheelmq.broker.timer_tasks import TimerTasks
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
@@ -77,7 +78,6 @@ from wheelmq.store.recovery import InternedNames
 from wheelmq.store.store import Store
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk, StoreRemoved
-from wheelmq.system.rate_limited_log import RateLimitedLog
 from wheelmq.system.unique_ids import UniqueIds
 from wheelmq.system.workers import Workers
 
@@ -86,8 +86,6 @@ log = logging.getLogger(__name__)
 DISPATCH = "dispatch"
 ROUNDS_MS = 2
 """Maximum milliseconds between ticks while rounds run. A tick has 20 steps and does not follow each round."""
-RETRY_MS = 100
-"""Milliseconds until a failed append is tried again."""
 INDEX_WAITS_BYTES = 512 << 20
 """Maximum lag of the message index, in bytes of the log, while it leaves the processors to a burst."""
 
@@ -109,6 +107,7 @@ class Broker:
         warm(log.warning)
         self.hooks = hooks or Hooks()
         self.settings, self.clock = settings, clock
+        self.health = StoreHealth(clock)
         self.disk, self.workers, self.randomness = disk, workers, randomness
         self.paths = StorePaths(settings.store_path)
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
@@ -127,7 +126,7 @@ class Broker:
         self.delay_offsets = self._open_delay_offsets()
         self.preallocator = self._open_preallocator()
         self.expiry = self._open_expiry()
-        self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings, self.fail)
+        self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings, self.health)
         self.dispatch = Dispatch(self)
         self.holds, self.calls = Holds(self.dispatch.answer), Calls()
         self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings)
@@ -135,10 +134,7 @@ class Broker:
         self.fast_send, fast_release = self._open_fast()
         """None when kernels are off: the plain code then serves every frame."""
         self.releaser = Releaser(self.store, self.timer, fast_release)
-        self.boot_ms, self._log = clock.now_ms(), RateLimitedLog(log, clock.monotonic)
-        self.rejection: str | None = None
-        """Why the broker rejects sends now; None if it does not."""
-        self._rejected_ms = 0
+        self.boot_ms = clock.now_ms()
         self.ticks, self.overload, self.steps = Ticks(clock), OverloadGuard(self), Steps(clock.monotonic)
         self.admission = Admission(self)
         self._received = 0
@@ -154,8 +150,6 @@ class Broker:
         self.transferred = 0
         """Messages that consumers received."""
         self.shell_figures: Callable[[], dict[str, int]] = dict  # counters of the shell, by name; the shell sets it
-        self.failure: BaseException | None = None
-        """The error that ended the broker. The broker must stop, and recover from disk."""
         self.periodic_tasks = PeriodicTasks(self)
         self.stats = BrokerStats(self)
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
@@ -283,7 +277,7 @@ class Broker:
 
     def end_round(self) -> bool:
         """Finish the round of reading. Returns whether a tick is due. Does nothing once the broker has failed."""
-        if self.failure is not None:
+        if self.health.failure is not None:
             return False
         if self._received or self.store.journal.count:
             self._finish_round()
@@ -291,7 +285,7 @@ class Broker:
             self.ticks.forget()  # only a part of a frame came: the sender causes its delay
         near_ms = self.timer.next_near_ms()
         is_near = near_ms is not None and near_ms <= self.clock.now_ms()
-        is_due = self.flush.is_asked_for() or self.now_monotonic_ms() >= self._tick_due_ms
+        is_due = self.flush.is_asked_for() or self.clock.monotonic_ms() >= self._tick_due_ms
         return is_near or is_due or DISPATCH in self.steps.failed_now
 
     def _finish_round(self) -> None:
@@ -308,7 +302,8 @@ class Broker:
 
         A step that fails does not fail the others.
         """
-        if self.failure is not None:
+        if self.health.failure is not None:
+            self.flush.cancel_waiting()
             return
         self.ticks.begin()
         self.steps.begin()
@@ -317,7 +312,7 @@ class Broker:
         self._has_served = False
 
     def _run_dispatch(self) -> int:
-        return self.steps.run(DISPATCH, self.run_or_reject, self._dispatch) or 0
+        return self.steps.run(DISPATCH, self.health.run_or_reject, self._dispatch) or 0
 
     def _end(self, *, worked: bool) -> None:
         if DISPATCH in self.steps.failed_now and self.store.journal.count:
@@ -331,17 +326,17 @@ class Broker:
         share_s = self._served_s + self.ticks.elapsed_s  # releases get as much time as requests had
         self._served_s = 0.0
         now_ms = self.clock.now_ms()
-        monotonic_ms = self.now_monotonic_ms()
+        monotonic_ms = self.clock.monotonic_ms()
         run = self.steps.run
         run("chores", self.periodic_tasks.run_due, monotonic_ms)
-        self._forget_rejection(monotonic_ms)
+        self.health.poll(monotonic_ms)
         run("arm near timers", self.timer.arm_near, now_ms)
         run("blocks", self.block_scheduler.tick, now_ms)
         run("timer chores", self.timer_tasks.poll, now_ms, monotonic_ms)
-        run("transactions", self.run_or_reject, lambda: self.transactions.tick(monotonic_ms))
+        run("transactions", self.health.run_or_reject, lambda: self.transactions.tick(monotonic_ms))
         run("take due timers", self.releaser.take_due, now_ms)
         slice_s = self.settings.release_slice_ms / 1000
-        released = run("release", self.run_or_reject, lambda: self.releaser.release(now_ms, slice_s, share_s))
+        released = run("release", self.health.run_or_reject, lambda: self.releaser.release(now_ms, slice_s, share_s))
         appended = self._run_dispatch()
         run("pipeline", self.pipeline.tick, now_ms, monotonic_ms)
         run("slices", self.slices.tick)
@@ -358,14 +353,6 @@ class Broker:
         run("held queries", self.holds.wake, self.index)
         return bool(self._received or released or appended)
 
-    def run_or_reject(self, step: Callable[[], int]) -> int:
-        """Return the result of `step`, or 0 if the store cannot be written: the broker then rejects sends."""
-        try:
-            return step()
-        except OSError as error:
-            self.reject_sends(rejection_text(error))
-            return 0
-
     def _dispatch(self) -> int:
         """Write queue units, then note timers, then wake requests that wait for the queues.
 
@@ -379,7 +366,7 @@ class Broker:
             if self.timer.take_journal(rows):
                 self.block_scheduler.take_settled(rows)
         except Exception as error:
-            self.fail(TimersLost(error))
+            self.health.fail(TimersLost(error))
             raise
         self.steps.run("statistics", self.stats.note_puts, grown)
         arrivals = Arrivals(rows, self.store.log)
@@ -400,21 +387,21 @@ class Broker:
 
     def next_tick_ms(self) -> int:
         """Return the milliseconds until the next tick is needed; 0 for at once."""
-        if self.failure is not None:
+        if self.health.failure is not None:
             return RETRY_MS
         if not self._has_served:
             wait_ms = max(self._next_tick_ms(), FAILED_STEP_MS if self.steps.failed_now else 0)
-            self._ticked_ms = self.now_monotonic_ms()
+            self._ticked_ms = self.clock.monotonic_ms()
             self._tick_due_ms = self._ticked_ms + wait_ms
             return wait_ms
-        return max(0, self._tick_due_ms - self.now_monotonic_ms())
+        return max(0, self._tick_due_ms - self.clock.monotonic_ms())
 
     def _next_tick_ms(self) -> int:
         if self.releaser.has_more() or self.store.journal.count:
-            return 0 if self.rejection is None else RETRY_MS
+            return 0 if self.health.rejection is None else RETRY_MS
         if self.slices.has_more() or self.holds.has_more():
             return 0
-        now_ms, monotonic_ms = self.clock.now_ms(), self.now_monotonic_ms()
+        now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         waits = self.periodic_tasks.waits_ms(monotonic_ms)
         for wall_ms in (self.timer.next_near_ms(), self.block_scheduler.next_ms(), self.timer.armed.next_fire_ms()):
             if wall_ms is not None:
@@ -435,17 +422,17 @@ class Broker:
 
     def close(self) -> None:
         """Stop cleanly. Call it when no more requests come and the workers are closed."""
-        if isinstance(self.failure, StoreRemoved):
+        if isinstance(self.health.failure, StoreRemoved):
             return  # the files at this path are not the broker's
-        self.run_or_reject(self.transactions.say_all)
+        self.health.run_or_reject(self.transactions.say_all)
         try:
             self._dispatch()
         except Exception as error:
             log.error("queue units are missing, and the next start writes them: %s", error)
-        if self.failure is None:
+        if self.health.failure is None:
             self.transactions.close()
         self.periodic_tasks.save_tables()
-        if self.failure is None:
+        if self.health.failure is None:
             self.pipeline.close()
             self.timer_tasks.close()
             if self.index is not None:
@@ -456,20 +443,6 @@ class Broker:
             self.store.close()
 
     # Used by handlers ----------------------------------------------------------------------------------------------
-
-    def now_monotonic_ms(self) -> int:
-        return int(self.clock.monotonic() * 1000)
-
-    def reject_sends(self, reason: str) -> None:
-        """Answer sends with SERVICE_NOT_AVAILABLE for RETRY_MS. After that, the next send tries again."""
-        if self.rejection is None:
-            self._log.log(logging.ERROR, "refused", "the broker rejects sends: %s", reason)
-        self.rejection = reason
-        self._rejected_ms = self.now_monotonic_ms()
-
-    def _forget_rejection(self, monotonic_ms: int) -> None:
-        if self.rejection is not None and self.failure is None and monotonic_ms - self._rejected_ms >= RETRY_MS:
-            self.rejection = None
 
     def _settings_changed(self, fields: frozenset[str]) -> None:
         """Update the parts that keep copies of settings. The other parts read a setting when they need it."""
@@ -485,14 +458,3 @@ class Broker:
             self.timer_tasks.take_stops()
         if fields & {"auto_create_topic", "broker_permission"}:
             self.topics.renew_version()
-
-    def fail(self, error: BaseException) -> None:
-        """Acknowledge nothing more, and stop. The next start recovers from disk."""
-        self.failure = error
-        self.flush.cancel_waiting()
-        why = (
-            rejection_text(error)
-            if isinstance(error, StoreRemoved | TimersLost)
-            else f"the log is not on disk: {error}"
-        )
-        self.reject_sends(why)

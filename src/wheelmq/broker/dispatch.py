@@ -94,7 +94,7 @@ class Dispatch:
             return
         elif isinstance(answer, Hold):
             answer.again = self._guard_again(connection, command.code, answer.again)
-            self._broker.holds.add(connection, command.opaque, answer, self._broker.now_monotonic_ms())
+            self._broker.holds.add(connection, command.opaque, answer, self._broker.clock.monotonic_ms())
         elif isinstance(answer, Durable):
             encoded = encode_answer(command.opaque, answer.reply)
             late = None if answer.late is None else encode_answer(command.opaque, answer.late)
@@ -191,7 +191,7 @@ class Dispatch:
         except (HeaderError, BodyError) as error:
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error)), True
         except DiskFull as error:
-            self._broker.reject_sends(f"the disk is full: {error.strerror}")
+            self._broker.health.reject_sends(f"the disk is full: {error.strerror}")
             remark = "service not available now: the disk is full"
             return Command(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark), True
         except Exception as error:

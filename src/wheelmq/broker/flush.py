@@ -12,12 +12,12 @@ A failed fsync is final: the kernel may have dropped the pages, so nothing may b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, Final
 
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.holds import DurableAnswers
 from wheelmq.broker.settings import BrokerSettings, FlushMode
+from wheelmq.broker.store_health import StoreHealth
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
@@ -60,16 +60,15 @@ class Flush:
         worker: Worker,
         block_worker: Worker,
         settings: BrokerSettings,
-        fail: Callable[[BaseException], None],
+        health: StoreHealth,
     ) -> None:
         self._store = store
         self._blocks = blocks
         self._settings = settings
-        self._fail = fail
+        self._health = health
         self._of_log = _Side(worker)
         self._of_blocks = _Side(block_worker)
         """Its answers wait for a number of messages put into blocks."""
-        self._has_failed = False
         self._thorough_ms = 0
         self._patience_ms = 0
         """Additional milliseconds that the log waits for a flush in a burst."""
@@ -99,10 +98,10 @@ class Flush:
     ) -> None:
         if upto <= synced:
             connection.send(frames)
-        elif self._has_failed:
+        elif self._health.failure is not None:
             connection.send(late or _as_timed_out(frames))
         else:
-            side.answers.add(upto, int(self._store.clock.monotonic() * 1000), connection, frames, late)
+            side.answers.add(upto, self._store.clock.monotonic_ms(), connection, frames, late)
             side.is_wanted = True
 
     def want(self) -> None:
@@ -134,7 +133,7 @@ class Flush:
 
     def _begins(self, side: _Side, now_ms: int) -> bool:
         """Return whether a flush of `side` begins now. If so, mark it as running."""
-        is_idle = self._has_failed or side.is_running or not self._is_behind(side)
+        is_idle = self._health.failure is not None or side.is_running or not self._is_behind(side)
         if is_idle or not (side.is_wanted or now_ms >= self._flush_ms(side)):
             return False
         side.is_running, side.is_wanted = True, False
@@ -162,13 +161,12 @@ class Flush:
         """Return when the next flush is due or an answer has waited too long; None if nothing waits."""
         timeout_ms = self._settings.sync_flush_timeout_ms
         waits = [ms + timeout_ms for side in self._sides() if (ms := side.answers.oldest_ms()) is not None]
-        if not self._has_failed:
+        if self._health.failure is None:
             waits += [self._flush_ms(one) for one in self._sides() if not one.is_running and self._is_behind(one)]
         return min(waits, default=None)
 
     def cancel_waiting(self) -> None:
         """Answer all waiting requests after a disk failure. Nothing is flushed or acknowledged any more."""
-        self._has_failed = True
         self._answer_overdue(None)
 
     def _answer_overdue(self, before_ms: int | None) -> None:
@@ -191,8 +189,8 @@ class Flush:
         side.is_running = False
         if isinstance(result, BaseException):
             log.critical("a flush of the log failed: %s", result)
-            self._fail(result)
-        return not self._has_failed
+            self._health.fail(result)
+        return self._health.failure is None
 
 
 def _as_timed_out(frames: bytes) -> bytes:

@@ -142,7 +142,7 @@ class Families:
             "wheelmq_turn_seconds", "From plan to commit of a turn", broker.pipeline.turn_seconds, TURN_S
         )
         yield self._total("wheelmq_pipeline_turns", "Turns committed", timer.turns.turn)
-        held = timer.turns.is_held(broker.now_monotonic_ms())
+        held = timer.turns.is_held(broker.clock.monotonic_ms())
         yield self._gauge("wheelmq_pipeline_lease_held", "1 when a pipeline holds the lease", int(held))
         fallback, now_ms = broker.pipeline.fallback, broker.clock.now_ms()
         yield self._gauge(

@@ -138,7 +138,7 @@ class OverloadGuard:
         return Rejection("rejected", f"{_REJECT} ({slave_text(self._broker)})")
 
     def _rejection(self, connection: Connection, group: RequestGroup) -> Rejection | None:
-        if self._broker.failure is not None:
+        if self._broker.health.failure is not None:
             return None  # the broker stops, and the admission rejects sends with the reason
         settings = self._broker.settings
         round_ms = round(1000 * self._broker.ticks.elapsed_s)

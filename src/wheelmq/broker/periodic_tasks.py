@@ -53,7 +53,7 @@ class PeriodicTasks:
 
     def every(self, interval_ms: int, chore: Callable[[], None]) -> None:
         """Run `chore` in a tick, every `interval_ms`."""
-        self._every.append((self._broker.now_monotonic_ms() + interval_ms, interval_ms, chore))
+        self._every.append((self._broker.clock.monotonic_ms() + interval_ms, interval_ms, chore))
 
     def run_due(self, monotonic_ms: int) -> None:
         """Run the due chores, begin the due writes of tables, and serve sends that waited for new queues."""
@@ -100,13 +100,13 @@ class PeriodicTasks:
         With thousands of queues, a checkpoint keeps the disk busy for seconds.
         """
         broker = self._broker
-        began_ms = broker.now_monotonic_ms()
+        began_ms = broker.clock.monotonic_ms()
         job = None if began_ms < self._checkpoint_from_ms else broker.store.checkpoint_job()
         if job is None:
             return
 
         def done(result: object) -> None:
-            now_ms = broker.now_monotonic_ms()
+            now_ms = broker.clock.monotonic_ms()
             self._checkpoint_from_ms = now_ms + CHECKPOINT_REST * (now_ms - began_ms)
             self.note_saved(result)
 
@@ -115,8 +115,8 @@ class PeriodicTasks:
 
     def _expire_clients(self) -> None:
         broker = self._broker
-        broker.locks.drop_lapsed(broker.now_monotonic_ms())
-        connections, groups = broker.clients.expire(broker.now_monotonic_ms() - broker.settings.client_expiry_ms)
+        broker.locks.drop_lapsed(broker.clock.monotonic_ms())
+        connections, groups = broker.clients.expire(broker.clock.monotonic_ms() - broker.settings.client_expiry_ms)
         for connection in connections:
             connection.close()
         broker.member_changes.note_left(groups)
@@ -125,7 +125,7 @@ class PeriodicTasks:
         broker = self._broker
         broker.expiry.poll()
         broker.admission.check_disk()
-        broker.run_or_reject(self._expire_blocks)
+        broker.health.run_or_reject(self._expire_blocks)
         timer_log = broker.timer.drop_log()
         if timer_log is not None:
             broker.workers.background.submit(timer_log, self.note_saved)
@@ -141,9 +141,9 @@ class PeriodicTasks:
         broker = self._broker
 
         def done(result: object) -> None:
-            if isinstance(result, StoreRemoved) and broker.failure is None:
+            if isinstance(result, StoreRemoved) and broker.health.failure is None:
                 log.critical("%s", rejection_text(result))
-                broker.fail(result)
+                broker.health.fail(result)
 
         broker.workers.tables.submit(lambda: broker.disk.check_locked(broker.paths.root), done)
 

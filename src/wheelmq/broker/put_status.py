@@ -56,7 +56,7 @@ def _remark(broker: Broker, status: PutStatus) -> str:
     """Return the text with which Apache's broker answers, because clients and dashboards know it."""
     settings = broker.settings
     match status:
-        case PutStatus.SERVICE_NOT_AVAILABLE if isinstance(broker.failure, StoreRemoved):
+        case PutStatus.SERVICE_NOT_AVAILABLE if isinstance(broker.health.failure, StoreRemoved):
             return "service not available now: message store has been shut down."
         case PutStatus.SERVICE_NOT_AVAILABLE:
             used = f"{broker.disk.used_share(broker.paths.root):5.2f}"

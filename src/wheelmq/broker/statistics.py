@@ -39,7 +39,7 @@ class BrokerStats:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._stats = Stats(broker.now_monotonic_ms())
+        self._stats = Stats(broker.clock.monotonic_ms())
         self._cluster = broker.settings.cluster
         self._counted = broker.store.queues.next_offset.copy()
         self._bytes: Integers = np.zeros_like(self._counted)
@@ -137,7 +137,7 @@ class BrokerStats:
     def sample(self) -> None:
         """Take the due samples. Call it every `SAMPLE_MS`."""
         self._collect()
-        self._stats.sample(self._broker.now_monotonic_ms())
+        self._stats.sample(self._broker.clock.monotonic_ms())
         if self._today() != self._day:
             self._day = self._today()
             self.put_mornings = self.put_mornings[1], self.put_total()

@@ -33,7 +33,7 @@ class TimerTasks:
         self._broker = broker
         settings = broker.settings
         self.metrics = TimerMetricsTable(broker.timer)
-        self._appears_ms = broker.now_monotonic_ms() + max(0, settings.disappear_time_after_start)
+        self._appears_ms = broker.clock.monotonic_ms() + max(0, settings.disappear_time_after_start)
         """End of the time after the start in which the timer releases nothing."""
         self._dequeues_from_ms: int | None = None
         """When the held messages may leave. None if there are none, or while timerStopDequeue is on."""

@@ -107,7 +107,7 @@ class TurnCoordinator:
         self.fallback = Fallback(
             broker.timer,
             broker.workers.timers,
-            broker.now_monotonic_ms(),
+            broker.clock.monotonic_ms(),
             save=lambda: self._save(None),
             is_saving=lambda: self._saves > 0,
             want_flush=broker.flush.want,
@@ -122,7 +122,7 @@ class TurnCoordinator:
         if turns.epoch < EPOCHS_FROM:
             turns.epoch = self._broker.randomness.randrange(1, 1 << 30) * EPOCHS_FROM
         try:
-            epoch = turns.open(holder, self._broker.now_monotonic_ms())
+            epoch = turns.open(holder, self._broker.clock.monotonic_ms())
         except LeaseHeld as held:
             self.lease_watch.note_rejected(holder, held)
             raise
@@ -135,7 +135,7 @@ class TurnCoordinator:
 
     def note_progress(self) -> None:
         """Note that the pipeline with the lease worked on a turn."""
-        self._progress_ms = self._broker.now_monotonic_ms()
+        self._progress_ms = self._broker.clock.monotonic_ms()
 
     def is_turning(self, now_ms: int) -> bool:
         """Return whether a pipeline keeps the lease and asked for a plan under it."""
@@ -144,13 +144,13 @@ class TurnCoordinator:
 
     def quiet_ms(self) -> int:
         """Return the milliseconds since the pipeline last worked. Between turns it requests a plan every second."""
-        return self._broker.now_monotonic_ms() - self._progress_ms
+        return self._broker.clock.monotonic_ms() - self._progress_ms
 
     def next_plan(self, epoch: int) -> TurnPlan | None:
         """Return the plan to work on now, or None while there is no reason for one. Raises Stale."""
         self._must_go_on()
         turns = self._timer.turns
-        now_ms = self._broker.now_monotonic_ms()
+        now_ms = self._broker.clock.monotonic_ms()
         turns.renew(epoch, now_ms)
         self.note_progress()
         self.asked_epoch = epoch
@@ -180,7 +180,7 @@ class TurnCoordinator:
         """Commit a turn. A repeated commit has no effect. Raises Stale, TurnRejected."""
         self._must_go_on()
         turns = self._timer.turns
-        turns.renew(epoch, self._broker.now_monotonic_ms())
+        turns.renew(epoch, self._broker.clock.monotonic_ms())
         self.note_progress()
         if turns.plan is None and turn == turns.turn:
             return
@@ -236,7 +236,7 @@ class TurnCoordinator:
 
     def _must_go_on(self) -> None:
         """Raise Stale once the broker has failed: a sync that succeeds after a failed one proves nothing."""
-        if self._broker.failure is not None:
+        if self._broker.health.failure is not None:
             raise Stale("the broker is stopping because its disk failed; open a lease after it has started again")
 
     def _is_due(self, wall_ms: Millis, now_ms: int) -> bool:
@@ -287,7 +287,7 @@ class TurnCoordinator:
 
     def oldest_unindexed_ms(self) -> int:
         """Return the milliseconds that the oldest un-indexed message has waited; 0 if none waits."""
-        return 0 if self._oldest_ms is None else self._broker.now_monotonic_ms() - self._oldest_ms
+        return 0 if self._oldest_ms is None else self._broker.clock.monotonic_ms() - self._oldest_ms
 
     def next_ms(self, now_ms: int) -> int | None:
         """Return when a waiting pipeline or the broker's own lanes need a tick; None when neither does."""
@@ -320,7 +320,7 @@ class TurnCoordinator:
         self._saves -= 1
         if isinstance(result, BaseException):
             log.critical("a flush of the timer log failed: %s", result)
-            self._broker.fail(result)
+            self._broker.health.fail(result)
             return
         timer = self._timer
         timer.log.note_synced(upto)

@@ -92,7 +92,7 @@ def command(
         stopping = asyncio.create_task(stop.wait())
         failing = asyncio.create_task(app.stopped.wait())
         await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
-        failure = app.broker.failure if app.broker is not None else None
+        failure = app.broker.health.failure if app.broker is not None else None
         await app.stop()
         if failure is not None:
             _say_failed(failure, as_json)

@@ -57,7 +57,7 @@ class DelayOffsets:
         self._offsets = offsets
         self._background = background
         self._interval_ms = interval_ms
-        self._next_ms = int(store.clock.monotonic() * 1000) + interval_ms
+        self._next_ms = store.clock.monotonic_ms() + interval_ms
         known = load(store.disk, store.paths)
         self._saved = known.offset_table if known is not None and known.wheelmq else None
         self._counter = 0 if known is None else known.data_version.counter

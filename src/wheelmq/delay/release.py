@@ -347,7 +347,7 @@ class Releaser:
         self._timer.done.update(origins[origins != NO_ORIGIN])
 
     def _monotonic_ms(self) -> int:
-        return int(self._store.clock.monotonic() * 1000)
+        return self._store.clock.monotonic_ms()
 
     def _record_of(self, origin: Origin, position: LogPosition) -> Record | None:
         """Return the record of a parked message, expected at `position`. Returns None if it is not there."""

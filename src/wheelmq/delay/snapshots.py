@@ -96,7 +96,7 @@ class Snapshots:
         self._is_busy = False
         self._last_position = store.log.start
         self._last_indexed_to = self._indexed_to()
-        self._last_ms = int(store.clock.monotonic() * 1000)
+        self._last_ms = store.clock.monotonic_ms()
 
     def poll(self, monotonic_ms: int) -> None:
         """Take a snapshot if it is due, and write it once the log is on disk up to P. Runs at each tick's end."""

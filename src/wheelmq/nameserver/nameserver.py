@@ -108,7 +108,7 @@ class NameServer:
         return max(1, self._next_scan_ms - self._now_ms())
 
     def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)
+        return self._clock.monotonic_ms()
 
     def _serve(self, request: Command, connection: ServerConnection) -> Command:
         handler = self._handlers.get(request.code)

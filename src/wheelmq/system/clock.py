@@ -19,6 +19,10 @@ class Clock(Protocol):
         """Return the seconds since an arbitrary start. The value never decreases."""
         ...
 
+    def monotonic_ms(self) -> int:
+        """Return `monotonic` in whole milliseconds, rounded down."""
+        ...
+
     def processor(self) -> float:
         """Return the processor seconds that the calling thread has used."""
         ...
@@ -30,6 +34,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def monotonic_ms(self) -> int:
+        return int(time.monotonic() * 1000)
 
     def processor(self) -> float:
         return time.thread_time()

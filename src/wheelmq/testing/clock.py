@@ -31,6 +31,9 @@ class ManualClock:
         # off the grid, so that int(seconds * 1000) rounds down to the set value
         return (self._monotonic_ms + 0.25) / 1000
 
+    def monotonic_ms(self) -> int:
+        return int(self.monotonic() * 1000)
+
     def advance(self, ms: int) -> None:
         assert ms >= 0, ms
         self._now_ms += ms

@@ -388,7 +388,7 @@ class TestDisk:
         worker.report()
         harness.tick()
         assert [asked.answer.code for asked in asks if asked.answer] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
-        assert harness.broker.failure is not None and harness.broker.flush.next_ms() is None
+        assert harness.broker.health.failure is not None and harness.broker.flush.next_ms() is None
 
     def test_a_send_whose_flush_is_late_gets_a_timeout(self, harness: BrokerHarness) -> None:
         asked = harness.submit(command(harness, 8))
@@ -401,7 +401,7 @@ class TestDisk:
         harness.disk.sync_error = OSError(errno.EIO, "gone")
         harness.run_jobs()
         assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
-        assert harness.broker.failure is not None
+        assert harness.broker.health.failure is not None
         assert send_and_see(harness, 8).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
     def test_asynchronous_flushes_keep_their_interval(self, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class TestSync:
         harness.run_jobs()
         harness.submit(harness.send_command("T", properties={props.WAIT: "false"}))
         harness.tick()
-        harness.broker.flush.tick(harness.broker.now_monotonic_ms() + 500, is_burst=True)
+        harness.broker.flush.tick(harness.broker.clock.monotonic_ms() + 500, is_burst=True)
         harness.run_jobs()
         assert harness.broker.store.log.synced == harness.broker.store.log.end
 
@@ -152,7 +152,7 @@ class TestFailure:
         worker.fail_next(self.ERROR)
         worker.run()
         harness.tick()
-        assert harness.broker.failure is self.ERROR
+        assert harness.broker.health.failure is self.ERROR
         assert asked.answer is None or asked.answer.code != 0
         assert harness.send("T", properties={props.WAIT: "false"}).code == ResponseCode.SERVICE_NOT_AVAILABLE
         harness.advance(500)
@@ -189,7 +189,7 @@ class TestFailure:
         asked = harness.submit(harness.send_command("T"))
         harness.tick()
         synced = harness.broker.store.log.synced
-        harness.broker.fail(self.ERROR)
+        harness.broker.health.fail(self.ERROR)
         worker.run()
         harness.tick()
         assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
@@ -212,7 +212,7 @@ class TestFailure:
         model.work()
         worker.fail_next(self.ERROR)
         worker.run()
-        assert harness.broker.failure is self.ERROR
+        assert harness.broker.health.failure is self.ERROR
 
     def test_no_turn_is_committed_after_a_failure(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
@@ -223,7 +223,7 @@ class TestFailure:
         plan = model.plan()
         assert plan is not None
         winners = [model.hand_over(plan, task) for task in model.read(plan)]
-        harness.broker.fail(self.ERROR)
+        harness.broker.health.fail(self.ERROR)
         for step in (lambda: model.commit(plan, winners), model.plan, model.open):
             with pytest.raises(Refused, match="STALE: the broker is stopping"):
                 step()
@@ -236,7 +236,7 @@ class TestFailure:
         harness.advance(6000)
         worker.fail_next(self.ERROR)
         worker.run()
-        assert harness.broker.failure is None
+        assert harness.broker.health.failure is None
 
 
 class TestAsync:
@@ -279,7 +279,7 @@ class TestAsync:
         harness.run_jobs()
         assert log.synced == log.end, "the last flush was long ago"
         harness.send("T")
-        now_ms = harness.broker.now_monotonic_ms()
+        now_ms = harness.broker.clock.monotonic_ms()
         flush.tick(now_ms + 500 * BURST_INTERVALS - 1, is_burst=True)
         harness.run_jobs()
         assert log.synced < log.end
@@ -293,7 +293,7 @@ class TestAsync:
         harness.send("T")
         harness.run_jobs()
         harness.send("T")
-        flush.tick(harness.broker.now_monotonic_ms() + BURST_MS_MAX, is_burst=True)
+        flush.tick(harness.broker.clock.monotonic_ms() + BURST_MS_MAX, is_burst=True)
         harness.run_jobs()
         assert log.synced == log.end
 
@@ -304,7 +304,7 @@ class TestAsync:
         harness.send("T")
         harness.run_jobs()
         harness.send("T", bytes(10_000))
-        harness.broker.flush.tick(harness.broker.now_monotonic_ms() + 500, is_burst=True)
+        harness.broker.flush.tick(harness.broker.clock.monotonic_ms() + 500, is_burst=True)
         harness.run_jobs()
         assert harness.broker.store.log.synced == harness.broker.store.log.end
 

@@ -594,7 +594,7 @@ class TestCalls:
         from wheelmq.formats.wire import frame
 
         connection, got = harness.connect(), list[Command | Unanswered]()
-        deadline_ms = harness.broker.now_monotonic_ms() + 10_000
+        deadline_ms = harness.broker.clock.monotonic_ms() + 10_000
         for _ in range(2):
             harness.broker.calls.ask(connection, Command(code=307), deadline_ms, got.append)
         harness.tick()

@@ -175,7 +175,7 @@ class TestByTags:
         store = harness.broker.store
         harness.submit(harness.send_command("T", b"A", properties={"TAGS": "A"}))
         store.queues.write(store.journal.rows())
-        harness.broker.holds.expire(harness.broker.now_monotonic_ms() + HOLD_MS)
+        harness.broker.holds.expire(harness.broker.clock.monotonic_ms() + HOLD_MS)
         harness.tick()
         assert self.found(asked)[:2] == (0, 2)
 
@@ -401,7 +401,7 @@ class TestBounds:
         closed, gone = harness.connect(), []
         harness.lose(closed)
         hold = Hold("key", HOLD_MS, lambda last: None, gone=lambda: gone.append(True))
-        harness.broker.holds.add(closed, 1, hold, harness.broker.now_monotonic_ms())
+        harness.broker.holds.add(closed, 1, hold, harness.broker.clock.monotonic_ms())
         assert not len(harness.broker.holds) and gone == [True]
 
 

@@ -72,8 +72,8 @@ def test_timers_that_are_lost_in_memory_fail_the_broker(
         harness.submit(harness.send_command("T", b"second", delay_ms=600))
         harness.end_round()
         advance_in_steps(harness, 600)
-        assert isinstance(harness.broker.failure, TimersLost)
-        assert "planted" in (harness.broker.rejection or "")
+        assert isinstance(harness.broker.health.failure, TimersLost)
+        assert "planted" in (harness.broker.health.rejection or "")
         harness.stop()
     harness.start()
     advance_in_steps(harness, 1000)
@@ -90,4 +90,4 @@ def test_a_failed_wake_keeps_the_timers(harness: BrokerHarness, monkeypatch: pyt
         assert set(harness.broker.steps.failures) >= {"held pulls", "statistics"}
     advance_in_steps(harness, 600)
     assert harness.bodies("T") == [b"timer"]
-    assert harness.broker.failure is None
+    assert harness.broker.health.failure is None

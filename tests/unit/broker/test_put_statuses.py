@@ -147,7 +147,7 @@ class TestServiceNotAvailable:
         assert harness.send("T", delay_ms=1000).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
     def test_a_failed_disk_rejects_sends(self, harness: BrokerHarness) -> None:
-        harness.broker.fail(OSError(errno.EIO, os.strerror(errno.EIO)))
+        harness.broker.health.fail(OSError(errno.EIO, os.strerror(errno.EIO)))
         why = "the log is not on disk: [Errno 5] Input/output error"
         assert self.refused(harness.send("T"), " 0.00", why)
 
@@ -194,7 +194,7 @@ class TestCreateMappedFileFailed:
         answer = harness.send("T", bytes(2000))
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert (answer.remark or "").startswith(self.FAILED) and os.strerror(code) in (answer.remark or "")
-        assert harness.broker.rejection is not None
+        assert harness.broker.health.rejection is not None
 
     def test_a_full_disk_rejects_a_message_sent_back(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         disk.is_full = is_further_log_file

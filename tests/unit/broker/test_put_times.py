@@ -175,7 +175,7 @@ class TestBrokerStatus:
         assert harness.broker.stats.put_times.puts.count == 3
 
     def test_a_rejected_put_is_not_counted(self, harness: BrokerHarness) -> None:
-        harness.broker.reject_sends("the disk is full")
+        harness.broker.health.reject_sends("the disk is full")
         harness.send("T")
         assert harness.broker.stats.put_times.puts.count == 0
 

@@ -228,7 +228,7 @@ class TestEnd:
 
     def test_a_full_disk_rejects_ends(self, harness: BrokerHarness) -> None:
         sent = half(harness)
-        harness.broker.reject_sends("the disk is full")
+        harness.broker.health.reject_sends("the disk is full")
         answer = end(harness, sent, COMMIT)
         assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
         harness.advance(200)

@@ -39,7 +39,7 @@ def test_sends_are_rejected_while_queue_units_cannot_be_written(
     breaks(disk, code, "consumequeue")
     missing = harness.broker.paths.root / "consumequeue" / "T" / "0" / f"{0:020d}"
     assert harness.send("T", b"0").code == 0  # the message is stored, but its queue unit is missing
-    assert harness.broker.rejection == rejection_text(OSError(code, os.strerror(code), str(missing)))
+    assert harness.broker.health.rejection == rejection_text(OSError(code, os.strerror(code), str(missing)))
     assert harness.broker.next_tick_ms() > 0  # no busy wait
     assert harness.send("T", b"1").code == ResponseCode.SERVICE_NOT_AVAILABLE
     harness.advance(1000)
@@ -63,7 +63,7 @@ def test_a_due_message_waits_for_the_log_and_is_released_once(
     harness.clock.advance(1000)
     for _ in range(5):
         harness.tick()
-        assert harness.broker.rejection is not None
+        assert harness.broker.health.rejection is not None
         assert harness.broker.next_tick_ms() > 0
         harness.clock.advance(100)
     disk.is_full = lambda path: False
@@ -85,8 +85,8 @@ def test_a_disk_that_stays_full_is_not_logged_ten_times_a_second(
     harness: BrokerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(60):
-        harness.broker.reject_sends("the disk is full")
+        harness.broker.health.reject_sends("the disk is full")
         harness.advance(200)
-        assert harness.broker.rejection is None
+        assert harness.broker.health.rejection is None
     lines = [one.getMessage() for one in caplog.records if "the broker rejects sends" in one.message]
     assert len(lines) == 2 and "(and 49 times since the last such line)" in lines[1]

@@ -73,7 +73,7 @@ def test_metrics_contain_the_counts_of_the_shell(harness: BrokerHarness) -> None
 
 
 def test_metrics_contain_the_reason_for_rejected_sends(harness: BrokerHarness) -> None:
-    harness.broker.reject_sends("the disk is full")
+    harness.broker.health.reject_sends("the disk is full")
     found = metrics(harness)
     assert (found["takes_sends"], found["refusal"]) == (False, "the disk is full")
 

@@ -30,7 +30,7 @@ async def ask(running: Servers, code: RequestCode, ext: dict[str, str], body: by
     future: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
     connection = member_connection(running)
     broker = running.app.broker
-    deadline_ms = broker.now_monotonic_ms() + 10_000
+    deadline_ms = broker.clock.monotonic_ms() + 10_000
     broker.calls.ask(connection, Command(code=code, ext=ext, body=body), deadline_ms, future.set_result)
     connection.flush()
     async with asyncio.timeout(10):

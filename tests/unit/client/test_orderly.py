@@ -49,7 +49,7 @@ def test_a_member_drops_a_queue_until_it_holds_the_lock_again(servers: Start) ->
                 await until(lambda: seen == [b"first"])
                 broker = running.app.broker
                 assert broker is not None
-                now_ms = broker.now_monotonic_ms()
+                now_ms = broker.clock.monotonic_ms()
                 broker.locks.unlock("G", [QUEUE], one._session.client_id)
                 assert broker.locks.lock("G", [QUEUE], "other", now_ms) == [QUEUE]
                 await until(lambda: QUEUE not in one.queues)

@@ -148,7 +148,7 @@ def test_the_page_reports_a_broker_that_does_not_answer(requests: CountedRequest
 
 def test_names_are_escaped_on_the_page(harness: BrokerHarness, requests: CountedRequests) -> None:
     harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name=HOSTILE)
-    harness.broker.reject_sends(HOSTILE)
+    harness.broker.health.reject_sends(HOSTILE)
     harness.send("T")
     found = read_figures(requests)
     assert found["pipeline"]["holder"] == HOSTILE

@@ -251,7 +251,7 @@ def test_cancels_work_while_queue_units_cannot_be_written(harness: BrokerHarness
     harness.submit(harness.send_command("NEW"))  # its queue has no file yet
     harness.tick()
     assert harness.broker.store.journal.count
-    harness.broker.rejection = None
+    harness.broker.health.rejection = None
     asked = [harness.submit(cancel_command(harness, key, topic)) for key, topic in (("K", "NEW"), ("before", "T"))]
     harness.tick()
     for one in asked:

@@ -47,7 +47,7 @@ def get_producers(request: Request, broker: Broker) -> Answer:
 @serves(RequestCode.GET_ALL_PRODUCER_INFO)
 def get_all_producers(request: Request, broker: Broker) -> Answer:
     """Return the members of every producer group."""
-    behind_ms = broker.clock.now_ms() - broker.now_monotonic_ms()
+    behind_ms = broker.clock.now_ms() - broker.clock.monotonic_ms()
     data = {
         name: [
             {

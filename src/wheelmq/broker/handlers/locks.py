@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def lock_queues(request: Request, broker: Broker) -> Answer:
     """Lock queues for a client, or renew its locks. The answer names the queues that it holds."""
     body = bodies.read(request.body, bodies.LockBatch)
-    held = broker.locks.lock(body.consumer_group, body.mq_set, body.client_id, broker.now_monotonic_ms())
+    held = broker.locks.lock(body.consumer_group, body.mq_set, body.client_id, broker.clock.monotonic_ms())
     return reply(body=bodies.write({"lockOKMQSet": held}))
 
 

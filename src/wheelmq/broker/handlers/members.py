@@ -67,7 +67,7 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
         connection=request.connection,
         language=request.command.language,
         version=request.command.version,
-        last_seen_ms=broker.now_monotonic_ms(),
+        last_seen_ms=broker.clock.monotonic_ms(),
     )
     consumers = [Membership(True, one.group_name, beat.client_id) for one in beat.consumer_data_set]
     producers = [Membership(False, one.group_name, beat.client_id) for one in beat.producer_data_set]

@@ -51,14 +51,14 @@ def pipeline_metrics(broker: Broker) -> dict[str, Any]:
     takes its lease before its query runs.
     """
     turns, timer = broker.timer.turns, broker.timer
-    is_held = turns.is_held(broker.now_monotonic_ms())
+    is_held = turns.is_held(broker.clock.monotonic_ms())
     return {
         "holder": turns.holder,
         "epoch": turns.epoch,
         "turn": turns.turn,
         "is_held": is_held,
         "quiet_ms": broker.pipeline.quiet_ms(),
-        "is_turning": broker.pipeline.is_turning(broker.now_monotonic_ms()),
+        "is_turning": broker.pipeline.is_turning(broker.clock.monotonic_ms()),
         "indexed_to": timer.indexed_to,
         "unindexed": timer.queue.end - timer.indexed_to,
         "walked_through_ms": timer.walked_through_ms,

@@ -86,7 +86,7 @@ def next_plan(request: Request, broker: Broker) -> Answer:
 def renew(request: Request, broker: Broker) -> Answer:
     """Renew the lease. The answer says for how long its turns made no progress, because one may hang."""
     try:
-        broker.timer.turns.renew(request.header(TurnHeader).epoch, broker.now_monotonic_ms())
+        broker.timer.turns.renew(request.header(TurnHeader).epoch, broker.clock.monotonic_ms())
     except Stale as stale:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
     return reply(quietMs=broker.pipeline.quiet_ms())
@@ -98,7 +98,7 @@ def upload(request: Request, broker: Broker) -> Answer:
     header = request.header(UploadHeader)
     turns = broker.timer.turns
     try:
-        turns.renew(header.epoch, broker.now_monotonic_ms())
+        turns.renew(header.epoch, broker.clock.monotonic_ms())
         key = (header.kind, header.part, header.attempt)
         turns.upload(header.epoch, header.turn, key, header.chunk, request.body)
         broker.pipeline.note_progress()

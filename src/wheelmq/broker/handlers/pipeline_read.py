@@ -36,7 +36,7 @@ def read(request: Request, broker: Broker) -> Answer:
     header = request.header(ReadHeader)
     turns = broker.timer.turns
     try:
-        turns.renew(header.epoch, broker.now_monotonic_ms())
+        turns.renew(header.epoch, broker.clock.monotonic_ms())
         plan = turns.under_way(header.epoch, header.turn)
         broker.pipeline.note_progress()
         kind, ranges = FileKind(header.kind), read_ranges(request.body)

@@ -167,7 +167,7 @@ def _store(broker: Broker, append: Callable[[], A]) -> A:
         raise PutFailed(broker, PutStatus.UNKNOWN_ERROR, f"{NOT_LOOKED_UP}: {error}") from None
     except OSError as error:
         rejection = rejection_text(error)
-        broker.reject_sends(rejection)
+        broker.health.reject_sends(rejection)
         raise PutFailed(broker, PutStatus.CREATE_MAPPED_FILE_FAILED, rejection) from None
     except Exception:
         log.exception("the broker could not store a message")

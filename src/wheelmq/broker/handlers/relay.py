@@ -95,7 +95,7 @@ def _pass_on(request: Request, broker: Broker, header: ClientOfGroupHeader, comm
         return Command(code=outcome.code, remark=outcome.remark, ext=dict(outcome.ext), body=bytes(outcome.body))
 
     def begin(give: Give) -> None:
-        deadline_ms = broker.now_monotonic_ms() + waits_ms
+        deadline_ms = broker.clock.monotonic_ms() + waits_ms
         broker.calls.ask(client.connection, command, deadline_ms, lambda outcome: give(lambda: relayed(outcome)))
 
     return LaterAnswer(begin)
@@ -136,7 +136,7 @@ def get_consumer_status(request: Request, broker: Broker) -> Answer:
         if not asked:
             give(lambda: reply(body=msgspec.json.encode({"consumerTable": tables})))
         ext = texts(topic=header.topic, group=header.group)
-        deadline_ms = broker.now_monotonic_ms() + broker.settings.response_timeout_ms
+        deadline_ms = broker.clock.monotonic_ms() + broker.settings.response_timeout_ms
         for client in asked:
             command = Command(code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ext)
             broker.calls.ask(client.connection, command, deadline_ms, partial(done, client))

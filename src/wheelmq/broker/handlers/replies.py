@@ -126,7 +126,7 @@ def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Comm
         return _answer(broker, reply, f"push reply message to {client_id}fail.")
 
     def begin(give: Give) -> None:
-        deadline_ms = broker.now_monotonic_ms() + broker.settings.response_timeout_ms
+        deadline_ms = broker.clock.monotonic_ms() + broker.settings.response_timeout_ms
         broker.calls.ask(connection, push, deadline_ms, lambda outcome: give(lambda: done(outcome)))
 
     return LaterAnswer(begin)

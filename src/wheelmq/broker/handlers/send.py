@@ -333,7 +333,7 @@ def _redirect_if_spent(request: Request, broker: Broker, header: SendHeader, mes
     most = group.retry_max_times
     if request.command.version >= VERSION_WITH_MAX_TIMES and header.max_reconsume_times is not None:
         most = header.max_reconsume_times
-    in_order = broker.locks.any_held(group_name, broker.now_monotonic_ms())
+    in_order = broker.locks.any_held(group_name, broker.clock.monotonic_ms())
     if header.reconsume_times > most or in_order:
         dead = broker.topics.create_for_group(names.dead_letter_topic(group_name), 1)
         message.topic, message.queue_id = dead.topic_name, 0

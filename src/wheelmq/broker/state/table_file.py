@@ -139,4 +139,4 @@ class TableFile:
             done(error)
 
     def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)
+        return self._clock.monotonic_ms()

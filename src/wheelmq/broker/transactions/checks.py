@@ -43,7 +43,7 @@ class Checks:
         self._interval_ms = settings.transaction_check_interval
         self._time_out_ms = settings.transaction_time_out
         self._times_max = settings.transaction_check_max
-        self._next_ms = broker.now_monotonic_ms() + self._interval_ms
+        self._next_ms = broker.clock.monotonic_ms() + self._interval_ms
         self._at = 0
         self._stop: int | None = None
         """End of the running round as a queue offset, or None between rounds."""

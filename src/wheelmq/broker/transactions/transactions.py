@@ -72,7 +72,7 @@ class Transactions:
         in_ops = self._ops.load(self._stored(OP_HALF_TOPIC))
         loaded = load(self._store, self._stored(HALF_TOPIC), in_ops, recovered_ends)
         for offset in loaded.unsaid:
-            self._ops.add(offset, self._broker.now_monotonic_ms())
+            self._ops.add(offset, self._broker.clock.monotonic_ms())
         for topic in loaded.topics:
             self.counts.add(topic, 1)
         return loaded.pending
@@ -141,7 +141,7 @@ class Transactions:
 
     def _settle(self, half: Record) -> None:
         self.pending.settle(halves.origin_of(half), half.queue_offset)
-        self._ops.add(half.queue_offset, self._broker.now_monotonic_ms())
+        self._ops.add(half.queue_offset, self._broker.clock.monotonic_ms())
 
     # Ticks ---------------------------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class Names:
         if broker is None:
             self.lose_broker()
             return
-        now_ms = int(self._clock.monotonic() * 1000)
+        now_ms = self._clock.monotonic_ms()
         if self._broker_connection is not None and not broker.topics.changed and now_ms < self._next_ms:
             return
         broker.topics.changed = False

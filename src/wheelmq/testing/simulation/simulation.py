@@ -141,9 +141,9 @@ class Simulation:
             self._died(f"died at {died}")
         if not self._harness.is_running:
             return
-        if self._harness.broker.failure is not None:
+        if self._harness.broker.health.failure is not None:
             if world.chance(0.5):
-                self._died(f"has failed: {self._harness.broker.failure}")
+                self._died(f"has failed: {self._harness.broker.health.failure}")
         elif self._step % CHECK_EVERY == 0:
             self._check()
 
@@ -228,7 +228,7 @@ class Simulation:
         world.counts["armed by the wheel lane"] += by["wheel_lane"] - before
         world.observe()
         world.counts["long times"] += 1
-        if broker.failure is None and not self._full_until and broker.rejection is None:
+        if broker.health.failure is None and not self._full_until and broker.health.rejection is None:
             overdue = [name for due_ms, name in world.oracle.pending if due_ms < harness.now_ms - OVERDUE_MS]
             assert not overdue, f"{len(overdue)} messages are overdue while no driver turns: {overdue[:5]}"
 
@@ -411,7 +411,7 @@ class Simulation:
         if gone:
             world.trace.note(f"  {gone} records are lost")
             world.counts["records gone"] += gone
-        if broker.failure is None:
+        if broker.health.failure is None:
             self._check()
             self._consumer.check_committed()
             world.observe()
@@ -431,7 +431,7 @@ class Simulation:
             self._tick()
             self._harness.run_jobs()
             self._world.observe()
-        if self._harness.is_running and self._harness.broker.failure is not None:
+        if self._harness.is_running and self._harness.broker.health.failure is not None:
             self._died("has failed")
         if not self._harness.is_running:
             self._start_in_calm()

@@ -135,7 +135,7 @@ class Spark:
 
     def _come_or_go(self) -> None:
         """Switch between presence and absence when the time has come."""
-        now_ms = int(self._world.harness.clock.monotonic() * 1000)
+        now_ms = self._world.harness.clock.monotonic_ms()
         if self._driver in TIMES and now_ms >= self._changes_ms:
             self._is_absent = not self._is_absent
             self._changes_ms = now_ms + self._chances.randint(*(ABSENT_MS if self._is_absent else PRESENT_MS))
