@@ -1,8 +1,9 @@
 """Compilation of kernels, and the cache of compiled code.
 
-The cache is a folder of the user. Its name is a hash of all kernel sources and of everything that the machine code
-depends on. Numba's own cache looks at one file at a time, and would miss a change in a kernel that another one
-calls. One process compiles at a time. Processes that start meanwhile wait for it, and then load the code.
+The cache is a folder of the user. Its name is a hash of all kernel sources, of their folder, and of everything that the
+machine code depends on. Numba loads code only for the folder that it compiled, so each installation has its own cache.
+Numba's own cache looks at one file at a time, and would miss a change in a kernel that another one calls. One process
+compiles at a time. Processes that start meanwhile wait for it, and then load the code.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def cache_folder() -> Path:
 def _key() -> str:
     from importlib.metadata import version
 
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(str(_FOLDER).encode())
     for source in sorted(_FOLDER.glob("*.py")):
         digest.update(source.read_bytes())
     parts = (version("numba"), version("numpy"), version("llvmlite"), sys.version, platform.machine(), _cpu())
