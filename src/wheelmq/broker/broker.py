@@ -31,6 +31,7 @@ from wheelmq.broker.holds import Holds
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.member_changes import MemberChanges
 from wheelmq.broker.new_queues import NewQueues
+from wheelmq.broker.opening import open_engine
 from wheelmq.broker.overload import OverloadGuard
 from wheelmq.broker.periodic_tasks import PeriodicTasks
 from wheelmq.broker.rejection import TimersLost
@@ -48,22 +49,14 @@ from wheelmq.broker.steps import FAILED_STEP_MS, Steps
 from wheelmq.broker.store_health import RETRY_MS, StoreHealth
 from wheelmq.broker.timer_tasks import TimerTasks
 from wheelmq.broker.topic_arrays import TopicArrays
-from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.broker.turn_coordinator import TurnCoordinator
 from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.blocks.scheduler import BlockScheduler
-from wheelmq.delay.blocks.search import Searches
 from wheelmq.delay.delay_offsets import DelayOffsets
 from wheelmq.delay.levels import parse_levels
 from wheelmq.delay.release import Releaser
 from wheelmq.delay.snapshots import Snapshots
-from wheelmq.delay.timer.recover import SnapshotWrong, TimerRecovery
-from wheelmq.delay.timer.timer import Timer
-from wheelmq.formats.disk.index import IndexSize
-from wheelmq.formats.disk.message import Host
-from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels.warm import warm
 from wheelmq.formats.units import LogPosition
@@ -72,10 +65,7 @@ from wheelmq.observe.rates import Rate
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.expiry import Expiry
 from wheelmq.store.index import MessageIndex
-from wheelmq.store.journal import Rows
 from wheelmq.store.preallocator import Preallocator
-from wheelmq.store.recovery import InternedNames
-from wheelmq.store.store import Store
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk, StoreRemoved
 from wheelmq.system.unique_ids import UniqueIds
@@ -109,17 +99,14 @@ class Broker:
         self.settings, self.clock = settings, clock
         self.health = StoreHealth(clock)
         self.disk, self.workers, self.randomness = disk, workers, randomness
-        self.paths = StorePaths(settings.store_path)
-        self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
         self.park_settings = part_settings.park_settings(settings, parse_levels(settings.message_delay_level))
         self.configuration = Configuration(
             BROKER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
         )
-        try:
-            recovered_ends = self._recover()
-        except SnapshotWrong as error:
-            log.warning("recovery deletes the snapshot and reads the whole log: %s", error)
-            recovered_ends = self._recover()
+        self.engine, recovered_ends = open_engine(settings, disk=disk, clock=clock, workers=workers)
+        self.store, self.timer, self.block_scheduler = self.engine.store, self.engine.timer, self.engine.block_scheduler
+        self.searches, self.index = self.engine.searches, self.engine.index
+        self.paths, self.host = self.store.paths, self.engine.host
         self._open_tables()
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.snapshots = self._open_snapshots()
@@ -154,28 +141,6 @@ class Broker:
         self.stats = BrokerStats(self)
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
         self.timer_tasks, self.transactions = TimerTasks(self), Transactions(self, recovered_ends)
-
-    def _recover(self) -> RecoveredEnds:
-        """Open the store and recover its pending messages. Raises SnapshotWrong: call it again then."""
-        settings = self.settings
-        store_settings = part_settings.store_settings(settings, self.host, self.park_settings.levels_ms)
-        self.store = Store(self.paths, store_settings, self.disk, self.clock)
-        self.timer = Timer(self.store, part_settings.timer_settings(settings))
-        self.block_scheduler = BlockScheduler(Blocks(self.store, part_settings.block_settings(settings)), self.timer)
-        self.searches = Searches(self.blocks, self.workers.reading)
-        self.blocks.load()
-        self.blocks.recover()
-        timer, recovered_ends = TimerRecovery(self.timer), RecoveredEnds(self.store.log)
-
-        def on_rows(rows: Rows, names: InternedNames) -> None:
-            timer.on_rows(rows, names)
-            recovered_ends.on_rows(rows)
-
-        self.store.recover(on_rows, timer.resume)
-        self.index = self.timer.keys.index = self._open_index()
-        timer.finish()
-        self.block_scheduler.recover(timer.blocks_gone)
-        return recovered_ends
 
     def _open_tables(self) -> None:
         settings, disk, tables = self.settings, self.disk, self.workers.tables
@@ -214,12 +179,6 @@ class Broker:
         return Preallocator(
             self.store.log, self.workers.background, self.workers.populating, self.clock, count, is_warm=is_warm
         )
-
-    def _open_index(self) -> MessageIndex | None:
-        if not self.settings.message_index_enable:
-            return None
-        size = IndexSize(self.settings.max_hash_slot_num, self.settings.max_index_num)
-        return MessageIndex(self.store, self.workers.background, size)
 
     def _open_expiry(self) -> Expiry:
         def needed_from() -> LogPosition:

@@ -1,0 +1,34 @@
+"""The engine of a broker: its store, and the pending messages that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.blocks.search import Searches
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.formats.disk.message import Host
+from wheelmq.store.index import MessageIndex
+from wheelmq.store.store import Store
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The parts that `opening.open_engine` recovers from the files of a store."""
+
+    store: Store
+    timer: Timer
+    block_scheduler: BlockScheduler
+    searches: Searches
+    index: MessageIndex | None
+    """None if `message_index_enable` is off."""
+
+    @property
+    def blocks(self) -> Blocks:
+        return self.block_scheduler.blocks
+
+    @property
+    def host(self) -> Host:
+        """The address in message ids and in the records of the log."""
+        return self.store.settings.store_host

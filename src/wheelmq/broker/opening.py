@@ -1,0 +1,75 @@
+"""Open a store: recover it, and everything that follows from its log."""
+
+from __future__ import annotations
+
+import logging
+
+from wheelmq.broker import part_settings
+from wheelmq.broker.engine import Engine
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.blocks.search import Searches
+from wheelmq.delay.levels import parse_levels
+from wheelmq.delay.timer.recover import SnapshotWrong, TimerRecovery
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.formats.disk.index import IndexSize
+from wheelmq.formats.disk.message import Host
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.store.index import MessageIndex
+from wheelmq.store.journal import Rows
+from wheelmq.store.recovery import InternedNames
+from wheelmq.store.store import Store
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import Disk
+from wheelmq.system.workers import Workers
+
+log = logging.getLogger(__name__)
+
+
+def open_engine(
+    settings: BrokerSettings, *, disk: Disk, clock: Clock, workers: Workers
+) -> tuple[Engine, RecoveredEnds]:
+    """Recover the store at `settings.store_path`.
+
+    A snapshot that contradicts the log is deleted, and the whole log is read.
+    Returns the engine, and the ends of transactions that the log has.
+    Raises StoreLocked, OSError.
+    """
+    try:
+        return _open(settings, disk, clock, workers)
+    except SnapshotWrong as error:
+        log.warning("recovery deletes the snapshot and reads the whole log: %s", error)
+        return _open(settings, disk, clock, workers)
+
+
+def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) -> tuple[Engine, RecoveredEnds]:
+    """Recover the store. Raises SnapshotWrong: the snapshot is deleted then."""
+    host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
+    levels_ms = parse_levels(settings.message_delay_level)
+    store_settings = part_settings.store_settings(settings, host, levels_ms)
+    store = Store(StorePaths(settings.store_path), store_settings, disk, clock)
+    timer = Timer(store, part_settings.timer_settings(settings))
+    block_scheduler = BlockScheduler(Blocks(store, part_settings.block_settings(settings)), timer)
+    block_scheduler.blocks.load()
+    block_scheduler.blocks.recover()
+    recovery, ends = TimerRecovery(timer), RecoveredEnds(store.log)
+
+    def on_rows(rows: Rows, names: InternedNames) -> None:
+        recovery.on_rows(rows, names)
+        ends.on_rows(rows)
+
+    store.recover(on_rows, recovery.resume)
+    index = _open_index(settings, store, workers)
+    timer.keys.index = index
+    recovery.finish()
+    block_scheduler.recover(recovery.blocks_gone)
+    searches = Searches(block_scheduler.blocks, workers.reading)
+    return Engine(store, timer, block_scheduler, searches, index), ends
+
+
+def _open_index(settings: BrokerSettings, store: Store, workers: Workers) -> MessageIndex | None:
+    if not settings.message_index_enable:
+        return None
+    return MessageIndex(store, workers.background, IndexSize(settings.max_hash_slot_num, settings.max_index_num))
