@@ -1,0 +1,92 @@
+"""The tasks of a broker: their order, their times, their failures, and their ends."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from wheelmq.broker.steps import Steps
+from wheelmq.broker.task_list import TaskList, TickTask, TickTime, every
+from wheelmq.formats.units import Millis
+from wheelmq.testing.clock import ManualClock
+
+NOW = TickTime(Millis(50_000), 1000)
+
+
+def list_of(*tasks: TickTask) -> TaskList:
+    return TaskList(tasks, Steps(lambda: 0.0))
+
+
+class TestRun:
+    def test_tasks_run_in_their_order(self) -> None:
+        ran: list[str] = []
+        tasks = list_of(*(TickTask(name, lambda time, name=name: ran.append(name)) for name in "abc"))  # type: ignore[misc]
+        tasks.run(NOW)
+        assert ran == ["a", "b", "c"]
+
+    def test_a_run_returns_the_sum_of_what_its_tasks_return(self) -> None:
+        assert (
+            list_of(TickTask("a", lambda time: 3), TickTask("b", lambda time: None), TickTask("c", lambda time: 4)).run(
+                NOW
+            )
+            == 7
+        )
+
+    def test_a_task_that_fails_does_not_stop_the_next(self, caplog: pytest.LogCaptureFixture) -> None:
+        def fail(time: TickTime) -> None:
+            raise ValueError("broken")
+
+        steps = Steps(lambda: 0.0)
+        with caplog.at_level(logging.WARNING):
+            assert TaskList([TickTask("bad", fail), TickTask("good", lambda time: 1)], steps).run(NOW) == 1
+        assert steps.failures == {"bad": 1} and "broken" in caplog.text
+
+    def test_an_added_task_runs_last(self) -> None:
+        ran: list[str] = []
+        tasks = list_of(TickTask("first", lambda time: ran.append("first")))
+        tasks.add(TickTask("added", lambda time: ran.append("added")))
+        tasks.run(NOW)
+        assert ran == ["first", "added"]
+
+
+class TestNext:
+    @pytest.mark.parametrize(
+        ("times", "expected"), [((), None), ((None,), None), ((7, 5, None), 5), ((None, 1000), 1000)]
+    )
+    def test_the_next_tick_is_that_of_the_first_task(self, times: tuple[int | None, ...], expected: int | None) -> None:
+        tasks = [TickTask("a", next_ms=lambda time, at=at: at) for at in times]  # type: ignore[misc]
+        assert list_of(*tasks, TickTask("without a time")).next_ms(NOW) == expected
+
+    def test_a_wall_time_becomes_a_monotonic_time(self) -> None:
+        assert NOW.after_wall_ms(50_300) == 1300 and NOW.after_wall_ms(None) is None
+
+
+class TestEvery:
+    def test_a_function_runs_once_an_interval(self) -> None:
+        clock, calls = ManualClock(), []
+        task = every("name", 100, lambda: calls.append(clock.monotonic_ms()), clock)
+        start_ms = clock.monotonic_ms()
+        assert task.run is not None and task.next_ms is not None
+        for _ in range(25):
+            task.run(TickTime(clock.now_ms(), clock.monotonic_ms()))
+            clock.advance(10)
+        assert calls == [start_ms + 100, start_ms + 200]
+        assert task.next_ms(NOW) == start_ms + 300
+
+
+class TestClose:
+    def closed(self, *, has_failed: bool) -> list[str]:
+        ended: list[str] = []
+        list_of(
+            TickTask("tables", close=lambda: ended.append("tables"), closes_after_failure=True),
+            TickTask("no end"),
+            TickTask("store", close=lambda: ended.append("store")),
+        ).close(has_failed=has_failed)
+        return ended
+
+    def test_tasks_close_in_their_order(self) -> None:
+        assert self.closed(has_failed=False) == ["tables", "store"]
+
+    def test_after_a_failure_only_some_tasks_close(self) -> None:
+        assert self.closed(has_failed=True) == ["tables"]
