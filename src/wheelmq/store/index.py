@@ -251,7 +251,7 @@ class MessageIndex:
             last = self._files[-1]
             last.sync(last.size)
             header = INDEX_HEADER.unpack(last.view)
-            self._store.index_ms = Millis(header["end_ms"])
+            self._store.note_index_synced(Millis(header["end_ms"]))
             end = (header["end_ms"], header["end_position"])
             head = INDEX_HEADER.pack(end[0], end[0], end[1], end[1], 0, 0)
         file = self._store.disk.map(self._folder / self._next_name(), self._size.file_bytes)

@@ -111,7 +111,7 @@ class Store:
         self.last_position: LogPosition | None = None
         """Position of the last record with a queue unit; None without one."""
         self.index_ms = Millis(0)
-        """Store time of the last record whose index entries are on disk, from the checkpoint."""
+        """Store time of the last record whose index entries are on disk. The next checkpoint stores it."""
         self.index_mark: IndexMark | None = None
         """The part of the message index that is on disk, from the snapshot of the last start."""
 
@@ -389,6 +389,10 @@ class Store:
         """Note that the last flush job is done: the log is on disk up to `upto`."""
         self.log.note_synced(upto)
         self._flushed_ms = self._flushing_ms
+
+    def note_index_synced(self, upto_ms: Millis) -> None:
+        """Note that the index entries of records stored up to `upto_ms` are on disk. Safe off the loop."""
+        self.index_ms = upto_ms
 
     def checkpoint_job(self) -> Callable[[], Any] | None:
         """Return the job that syncs the queues and writes the checkpoint; None if all units are synced.
