@@ -131,9 +131,7 @@ class BlockScheduler:
         planned_ms = plan.blocks.through_ms if plan is not None and plan.blocks is not None else 0
         return max(self.walked_ms, planned_ms)
 
-    def _arm(
-        self, block: Block, indices: Indices, units: Units, *, by: str, enqueue_ms: int = ref.NO_ENQUEUE_MS
-    ) -> None:
+    def _arm(self, block: Block, indices: Indices, units: Units, *, by: str) -> None:
         refs = ref.make(len(indices))
         refs[:, ref.FIRE_MS] = units["due_ms"]
         refs[:, ref.ORIGIN] = indices | origin_of(block_stream(block.number), 0)
