@@ -55,6 +55,8 @@ from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.delay_offsets import DelayOffsets
 from wheelmq.delay.levels import parse_levels
+from wheelmq.delay.levels.offsets import DelayOffsets
+from wheelmq.delay.levels.table import parse_levels
 from wheelmq.delay.release import Releaser
 from wheelmq.delay.snapshots import Snapshots
 from wheelmq.formats.kernels import jit

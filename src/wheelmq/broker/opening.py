@@ -11,7 +11,7 @@ from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.scheduler import BlockScheduler
 from wheelmq.delay.blocks.search import Searches
-from wheelmq.delay.levels import parse_levels
+from wheelmq.delay.levels.table import parse_levels
 from wheelmq.delay.timer.recover import SnapshotWrong, TimerRecovery
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.index import IndexSize

@@ -12,7 +12,7 @@ from wheelmq.config.broker_keys import BROKER_KEYS
 from wheelmq.config.net_keys import CLIENT_KEYS, SERVER_KEYS
 from wheelmq.config.schema import Schema, by_name
 from wheelmq.config.store_keys import STORE_KEYS
-from wheelmq.delay.levels import parse_levels
+from wheelmq.delay.levels.table import parse_levels
 from wheelmq.store.expiry import delete_hours
 
 BLOCK_SECONDS_MIN: Final = 60

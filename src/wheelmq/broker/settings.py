@@ -24,7 +24,7 @@ from wheelmq.broker.size_settings import (
     TimerSlots,
 )
 from wheelmq.config.bounds import INT_MAX, Count, DurationMs, EpochMs, Name, Percent, Port, Positive, WaitMs
-from wheelmq.delay.levels import DEFAULT_LEVELS
+from wheelmq.delay.levels.table import DEFAULT_LEVELS
 from wheelmq.delay.timer.congestion import NO_LIMIT
 from wheelmq.formats.disk.block import BLOCK_LOG_FILE_BYTES, BLOCK_UNIT
 from wheelmq.formats.disk.block import UNITS_PER_FILE as BLOCK_UNITS_PER_FILE

@@ -53,7 +53,7 @@ class Levels:
 
         Returns None if the broker gave no table; it is not asked again.
         """
-        from wheelmq.delay.levels import level_delay_ms, parse_levels
+        from wheelmq.delay.levels.table import level_delay_ms, parse_levels
         from wheelmq.net.errors import CallError, Refused
 
         if broker_name not in self._tables:

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay import delay_offsets
 from wheelmq.delay.blocks.offline import waiting_in_blocks
 from wheelmq.delay.done import DoneBits
-from wheelmq.delay.levels import DEFAULT_LEVELS, level_delay_ms, parse_levels
+from wheelmq.delay.levels import offsets as level_offsets
+from wheelmq.delay.levels.table import DEFAULT_LEVELS, level_delay_ms, parse_levels
 from wheelmq.delay.pending import PendingMessage, State, describe
 from wheelmq.delay.redelivery import ParkedRecord, delivered, read
 from wheelmq.delay.timer.apache_import import Parked, what_is_out
@@ -136,7 +136,7 @@ def _in_levels(
     disk: ReadOnlyDisk, paths: StorePaths, log: MappedSequence, waiting: Kept, *, is_adopted: bool
 ) -> Iterator[PendingMessage]:
     """Yield the messages of `waiting` in level queues that Apache RocketMQ has not delivered."""
-    offsets = delay_offsets.load(disk, paths)
+    offsets = level_offsets.load(disk, paths)
     if is_adopted if offsets is None else not offsets.wheelmq:
         floors = {} if offsets is None else offsets.offset_table
         streams = (waiting[:, _ORIGIN] >> INDEX_BITS).tolist()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from wheelmq.delay.levels import DEFAULT_LEVELS, level_delay_ms, level_of, parse_levels
+from wheelmq.delay.levels.table import DEFAULT_LEVELS, level_delay_ms, level_of, parse_levels
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES

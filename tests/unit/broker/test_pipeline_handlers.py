@@ -9,7 +9,7 @@ import pytest
 
 from wheelmq.broker.lease_watch import LOOP_OPENINGS
 from wheelmq.broker.turn_coordinator import AGE_MS, BURST_PACES, LOOK_MS, ROWS_AT_ONCE
-from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
+from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.timer.turns import LEASE_MS
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.delay.delay_offsets import DelayOffsetsBody
+from wheelmq.delay.levels.offsets import DelayOffsetsBody
 from wheelmq.delay.offline import pending_in
 from wheelmq.delay.pending import State
 from wheelmq.formats.disk import properties as props

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
+from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRejected, ParkSettings, park
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message

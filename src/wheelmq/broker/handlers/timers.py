@@ -11,8 +11,8 @@ import msgspec
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
 from wheelmq.delay import listing
-from wheelmq.delay.delay_offsets import DelayOffsetsBody
 from wheelmq.delay.delivery_state import KeyQuery, delivery_states, delivery_states_of
+from wheelmq.delay.levels.offsets import DelayOffsetsBody
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.units import NEVER_MS, Millis
 from wheelmq.formats.wire import bodies

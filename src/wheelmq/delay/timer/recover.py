@@ -19,9 +19,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay import delay_offsets
 from wheelmq.delay import refs as ref
 from wheelmq.delay.cancel import append_cancel_of, own_cancel
+from wheelmq.delay.levels import offsets as level_offsets
 from wheelmq.delay.redelivery import ParkedRecord, delivered
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer import pending_units, unread_records
@@ -127,7 +127,7 @@ class TimerRecovery:
         snapshot = load_snapshot(store.disk, store.paths)
         if snapshot is None:
             return None
-        is_apaches = check_is_apaches(store.disk, store.paths) or delay_offsets.is_apaches(store.disk, store.paths)
+        is_apaches = check_is_apaches(store.disk, store.paths) or level_offsets.is_apaches(store.disk, store.paths)
         why = "Apache RocketMQ has used the store since then" if is_apaches else disagreement(store, snapshot)
         if why is None:
             done = timer.done.copy()
@@ -285,10 +285,10 @@ class TimerRecovery:
     def _take_over_offsets(self) -> None:
         """Mark delayOffset.json as ours, because Apache's offsets do not cover messages stored from now on."""
         timer, store = self._timer, self._timer.store
-        body = delay_offsets.load(store.disk, store.paths)
+        body = level_offsets.load(store.disk, store.paths)
         if body is not None:
             version = DataVersion(timestamp=store.clock.now_ms(), counter=body.data_version.counter + 1)
-            delay_offsets.save(store.disk, store.paths, timer.level_offsets(), version)
+            level_offsets.save(store.disk, store.paths, timer.level_offsets(), version)
             reach("recover.offsets")
 
     def _set_floors(self, *, is_adopted: bool) -> tuple[bool, bool]:
@@ -300,7 +300,7 @@ class TimerRecovery:
         for stream in timer.ends():
             queue = timer.queue_of(stream)
             timer.done.of(stream).raise_floor(queue.skip_blanks(queue.start))
-        offsets = delay_offsets.load(timer.store.disk, timer.store.paths)
+        offsets = level_offsets.load(timer.store.disk, timer.store.paths)
         adopts = is_adopted if offsets is None else not offsets.wheelmq
         said = offsets.offset_table if offsets is not None and adopts else {}
         for level, offset in said.items():

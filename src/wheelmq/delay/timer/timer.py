@@ -19,7 +19,7 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import Armed
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.keys import ParkedKeys
-from wheelmq.delay.level_queues import LevelQueues
+from wheelmq.delay.levels.queues import LevelQueues
 from wheelmq.delay.notes import NEAR_MS, Notes
 from wheelmq.delay.pending import State
 from wheelmq.delay.refs import Refs

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from wheelmq.broker.broker import Broker
 from wheelmq.delay.blocks.block import Block
-from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
+from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import BLOCK_TOPIC
 from wheelmq.formats.disk.message import Record

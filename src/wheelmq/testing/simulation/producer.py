@@ -7,7 +7,7 @@ from typing import Final
 
 from wheelmq.broker.settings import FlushMode
 from wheelmq.client.outgoing import encode_batch
-from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
+from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message_id import parse_offset_message_id
 from wheelmq.formats.disk.parked import delete_key

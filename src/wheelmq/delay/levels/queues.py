@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import Armed
-from wheelmq.delay.levels import deliver_at_ms, level_delay_ms
+from wheelmq.delay.levels.table import deliver_at_ms, level_delay_ms
 from wheelmq.delay.refs import Refs, by_fire_time
 from wheelmq.formats.disk.origin import (
     LEVELS_MAX,
@@ -95,7 +95,7 @@ class LevelQueue:
             if is_blank.any():
                 units, stop = units[: is_blank.argmax()], offset
             tags = units["tag_code"].astype(np.int64)
-            dues_ms = np.where(tags > now_ms + self.delay_ms, now_ms, tags)  # as delay.levels.deliver_at_ms
+            dues_ms = np.where(tags > now_ms + self.delay_ms, now_ms, tags)  # as delay.levels.table.deliver_at_ms
             count = int(np.searchsorted(np.maximum.accumulate(dues_ms), until_ms, "right"))
             if durable is not None:
                 count = min(count, int(np.searchsorted(units["position"] + units["size"], durable, "right")))
@@ -187,7 +187,7 @@ class LevelQueues:
         """If the clock was set back since the last call, bring armed messages of levels forward.
 
         If the first message of a level is now further away than the level's delay, all armed messages of the level
-        fire at once. For messages that are not staged, delay.levels.deliver_at_ms does the same.
+        fire at once. For messages that are not staged, delay.levels.table.deliver_at_ms does the same.
         """
         if now_ms < self._seen_ms:
             for stream, first_ms in armed.first_by_stream().items():

@@ -1,0 +1,1 @@
+"""The levels: fixed delays, the first generation of delayed messages."""
