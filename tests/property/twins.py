@@ -42,7 +42,7 @@ def recovered(broker: Broker) -> dict[str, Any]:
         "noted": (timer.notes.count, timer.notes.next_fire_ms),
         "keys": {key: [found.origin for found in find_parked(timer, key)[0]] for key in sorted(delete_keys)},
         "keys in blocks": {key: [i for i in timer.keys.find(key) if i not in timer.done] for key in sorted(in_blocks)},
-        "E and S": (timer.indexed_to, timer.walked_through_ms),
+        "E and S": (timer.indexed_to, timer.scans.walked_through_ms),
         "units": timer.log.end,
         "transactions": (pending.first, sorted(pending._gone), sorted(pending._moved.items())),
     }

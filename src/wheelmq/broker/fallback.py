@@ -129,7 +129,7 @@ class Fallback:
             return
         timer = self._timer
         is_idle = is_idle and not self._must_commit and timer.turns.plan is None
-        if not is_idle or timer.queue.end > timer.indexed_to or timer.has_units_to_walk(wall_ms):
+        if not is_idle or timer.queue.end > timer.indexed_to or timer.scans.has_units_to_walk(wall_ms):
             self._idle_ms = None
         elif self._idle_ms is None:
             self._idle_ms = now_ms
@@ -219,7 +219,7 @@ class Fallback:
     def _log_start(self) -> None:
         """Log at the start the number of units in the wheel, because no pipeline has the lease yet."""
         timer = self._timer
-        later = timer.wheel.table["time"] > timer.walked_through_ms // timer.settings.precision_ms
+        later = timer.wheel.table["time"] > timer.scans.walked_through_ms // timer.settings.precision_ms
         units = int(timer.wheel.units[later].sum())
         if units:
             log.info(

@@ -152,11 +152,11 @@ class Families:
         ahead = GaugeMetricFamily(
             "wheelmq_walked_ahead_seconds", "From now to the last slot that was read", labels=[*self._labels, "by"]
         )
-        ahead.add_metric([*self._labels.values(), "pipeline"], (timer.walked_through_ms - now_ms) / 1000)
-        ahead.add_metric([*self._labels.values(), "broker"], (timer.covered_through_ms - now_ms) / 1000)
+        ahead.add_metric([*self._labels.values(), "pipeline"], (timer.scans.walked_through_ms - now_ms) / 1000)
+        ahead.add_metric([*self._labels.values(), "broker"], (timer.scans.covered_through_ms - now_ms) / 1000)
         yield ahead
         yield self._gauge(
-            "wheelmq_skipped_slots", "Slots that the broker could not read and tries again", len(timer.skipped)
+            "wheelmq_skipped_slots", "Slots that the broker could not read and tries again", len(timer.scans.skipped)
         )
         slots = {"pipeline": broker.pipeline.slots_walked, "broker": fallback.wheel_lane.slots_walked}
         yield self._counter("wheelmq_slots_walked", "Slots with units that were read", "by", slots)

@@ -28,15 +28,15 @@ def overdue(broker: Broker) -> Overdue:
     if timer.notes.count:
         fires_ms.append(timer.notes.next_fire_ms)
     count, precision_ms = broker.releaser.in_hand(), timer.settings.precision_ms
-    covered_ms, through_ms = timer.covered_through_ms, timer.floor_slot(now_ms) - precision_ms
+    covered_ms, through_ms = timer.scans.covered_through_ms, timer.wheel.floor_slot(now_ms) - precision_ms
     filled_ms = timer.wheel.first_filled(covered_ms, through_ms)
     if filled_ms is not None:
         counts = timer.wheel.messages_in(filled_ms, (through_ms - filled_ms) // precision_ms + 1)
         count += int(counts.clip(0).sum())
         fires_ms.append(filled_ms + precision_ms)
-    skipped_ms = timer.skipped.first_ms()
+    skipped_ms = timer.scans.skipped.first_ms()
     if skipped_ms is not None and skipped_ms <= through_ms:
-        count += timer.skipped.messages_through(through_ms)
+        count += timer.scans.skipped.messages_through(through_ms)
         fires_ms.append(skipped_ms + precision_ms)
     return Overdue(count, now_ms - min(fire_ms for fire_ms in fires_ms if fire_ms is not None))
 
@@ -50,8 +50,8 @@ def pipeline_problem(broker: Broker) -> str:
     problems = []
     if broker.pipeline.fallback.is_active:
         problems.append("the pipeline makes no turn: the broker arms and indexes messages itself")
-    if broker.timer.skipped:
-        problems.append(f"{len(broker.timer.skipped):,} slots cannot be read, and the broker retries them")
+    if broker.timer.scans.skipped:
+        problems.append(f"{len(broker.timer.scans.skipped):,} slots cannot be read, and the broker retries them")
     if found.late_ms >= LATE_MS:
         problems.append(f"{found.messages:,} messages are overdue, the first for {found.late_ms / 1000:.1f} s")
     return "; ".join(problems)

@@ -256,8 +256,7 @@ class TurnCoordinator:
             urgent = timer.levels.next_ms() <= wall_ms + URGENT_MS
             if urgent or aged or timer.level_rows(wall_ms) >= 1000:
                 return True
-        runs_short = timer.is_short(timer.walked_through_ms, wall_ms)
-        return (runs_short and timer.has_units_to_walk(wall_ms)) or self._broker.block_scheduler.runs_short(wall_ms)
+        return timer.scans.run_short(wall_ms) or self._broker.block_scheduler.runs_short(wall_ms)
 
     # The tick ------------------------------------------------------------------------------------------------------
 
@@ -275,7 +274,8 @@ class TurnCoordinator:
         self._look_ms = now_ms + LOOK_MS
         timer = self._timer
         self.lease_watch.poll(timer.turns, now_ms)
-        timer.advance_over_empty_slots(wall_ms)
+        if timer.turns.plan is None:
+            timer.scans.advance_over_empty_slots(wall_ms)
         if timer.queue.end == timer.indexed_to and not timer.levels_wait(wall_ms):
             self._oldest_ms = None
         elif self._oldest_ms is None:

@@ -246,7 +246,9 @@ def _check_reachable(broker: Broker, log: Log) -> None:
         if timer_origin(index) in timer.done or index >= timer.indexed_to:
             continue
         slots = [
-            slot for slot in units.get(record.position, []) if slot > timer.covered_through_ms or slot in timer.skipped
+            slot
+            for slot in units.get(record.position, [])
+            if slot > timer.scans.covered_through_ms or slot in timer.scans.skipped
         ]
         hung = any(timer.wheel.last_position(slot) >= 0 for slot in slots)
         assert hung or timer.state_of(timer_origin(index)) == "armed", (

@@ -150,7 +150,7 @@ class TestWheelLane:
         due = send(harness, [40_000])
         index(harness, model)
         harness.advance(32_000)
-        assert harness.broker.timer.scanned_through_ms > harness.broker.timer.walked_through_ms
+        assert harness.broker.timer.scans.scanned_through_ms > harness.broker.timer.scans.walked_through_ms
         assert armed_by_lane(harness) == 1
         due |= send(harness, [4200, 4700], "late")
         plan = model.plan()
@@ -194,7 +194,7 @@ class TestWheelLane:
         due = send(harness, [40_000 + 1000 * i for i in range(150)])
         index(harness, model)
         harness.advance(100_000)
-        scanned_ms = harness.broker.timer.scanned_through_ms
+        scanned_ms = harness.broker.timer.scans.scanned_through_ms
         model.open()
         plan = model.plan()
         assert plan is not None and plan.walk_after_ms >= scanned_ms
@@ -208,7 +208,7 @@ class TestWheelLane:
     ) -> None:
         due = send(harness, [40_500, 45_500])
         index(harness, PipelineModel(harness))
-        bad_ms = harness.broker.timer.floor_slot(due[b"m0"])
+        bad_ms = harness.broker.timer.wheel.floor_slot(due[b"m0"])
         read_walk = staging.read_walk
 
         def read(view: object, after_ms: int, through_ms: int, **options: int) -> object:

@@ -114,7 +114,7 @@ class TestDamagedSlots:
             due = send(harness, [80_000] * 6, "other")  # more than the first file of the timer log
             due |= send(harness, [40_500, 40_600, 45_500, 50_500])
             index(harness, PipelineModel(harness))
-            slot_ms = harness.broker.timer.floor_slot(due[b"m0"])
+            slot_ms = harness.broker.timer.wheel.floor_slot(due[b"m0"])
             write_link(harness, harness.broker.timer.wheel.last_position(slot_ms), 0)
             harness.advance(120_000)
             released = {
@@ -143,7 +143,7 @@ class TestDamagedSlots:
         harness.advance(60_000)
         harness.advance(5000, model.work, 500)  # turns do not read the slot either: it is not later than A
         timer, broker = harness.broker.timer, harness.broker
-        slot_ms = timer.floor_slot(due[b"m0"])
+        slot_ms = timer.wheel.floor_slot(due[b"m0"])
         assert overdue(broker) == (1, harness.now_ms - slot_ms - 1000)
         assert "1 slots cannot be read" in pipeline_problem(broker)
         check = load_check(disk, broker.paths)
@@ -152,7 +152,7 @@ class TestDamagedSlots:
         monkeypatch.undo()
         harness.advance(skipped.RETRY_MS)
         assert lateness(harness, due)[b"m1"] == 0
-        assert not timer.skipped and "slots" not in pipeline_problem(broker) and overdue(broker).messages == 0
+        assert not timer.scans.skipped and "slots" not in pipeline_problem(broker) and overdue(broker).messages == 0
         assert timer.check(None).last_read_ms > due[b"m1"]
 
     def test_timercheck_after_a_stop_is_before_a_skipped_slot(
@@ -162,7 +162,7 @@ class TestDamagedSlots:
         index(harness, PipelineModel(harness))
         fail_in_slot(harness, monkeypatch, due[b"m0"], StoreUnreadable("damaged"))
         harness.advance(60_000)
-        slot_ms, paths = harness.broker.timer.floor_slot(due[b"m0"]), harness.broker.paths
+        slot_ms, paths = harness.broker.timer.wheel.floor_slot(due[b"m0"]), harness.broker.paths
         harness.stop()
         check = load_check(disk, paths)
         assert check is not None and check.last_read_ms == slot_ms
@@ -172,9 +172,9 @@ class TestDamagedSlots:
     ) -> None:
         due = send(harness, [40_000 + 1000 * i for i in range(20)])
         index(harness, PipelineModel(harness))
-        add = harness.broker.timer.skipped
+        add = harness.broker.timer.scans.skipped
         for i in range(0, 20, 2):
-            slot_ms = harness.broker.timer.floor_slot(due[f"m{i}".encode()])
+            slot_ms = harness.broker.timer.wheel.floor_slot(due[f"m{i}".encode()])
             fail_in_slot(harness, monkeypatch, slot_ms, StoreUnreadable("damaged"))
         monkeypatch.setattr(wheel_lane, "TRIES", 1)
         monkeypatch.setattr(wheel_lane, "RETRY_MS", 10)
@@ -190,11 +190,11 @@ class TestDamagedSlots:
         """A damaged link that ends the chain early loses no message silently."""
         due = send(harness, [40_100, 40_200, 40_300, 45_500])
         index(harness, PipelineModel(harness))
-        slot_ms = harness.broker.timer.floor_slot(due[b"m0"])
+        slot_ms = harness.broker.timer.wheel.floor_slot(due[b"m0"])
         newest = harness.broker.timer.wheel.last_position(slot_ms)
         write_link(harness, newest, -1)
         harness.advance(60_000)
-        assert slot_ms in harness.broker.timer.skipped and overdue(harness.broker).messages == 3
+        assert slot_ms in harness.broker.timer.scans.skipped and overdue(harness.broker).messages == 3
         write_link(harness, newest, newest - TIMER_UNIT.size)
         harness.advance(skipped.RETRY_MS)
         assert len(lateness(harness, due)) == 4
@@ -212,7 +212,7 @@ class TestDamagedSlots:
         harness.advance(60_000)
         released = {r.message.body: r.store_ms - due[r.message.body] for r in harness.read_queue("T")}
         assert released == {body: 0 for body in due if body != b"m2"}
-        assert f"positions [{position}]" in caplog.text and not harness.broker.timer.skipped
+        assert f"positions [{position}]" in caplog.text and not harness.broker.timer.scans.skipped
 
     def test_the_timer_log_keeps_the_units_of_a_skipped_slot(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -226,12 +226,12 @@ class TestDamagedSlots:
             drop = timer.drop_log()
             if drop is not None:
                 drop()
-            assert timer.log.files.start <= timer.wheel.last_position(timer.floor_slot(due[b"m0"]))
+            assert timer.log.files.start <= timer.wheel.last_position(timer.wheel.floor_slot(due[b"m0"]))
 
 
 def fail_in_slot(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, due_ms: int, error: Exception) -> None:
     """Let each scan of the slot of `due_ms` raise `error`."""
-    slot_ms = harness.broker.timer.floor_slot(due_ms)
+    slot_ms = harness.broker.timer.wheel.floor_slot(due_ms)
     read_walk = staging.read_walk
 
     def read(view: object, after_ms: int, through_ms: int, **options: int) -> object:

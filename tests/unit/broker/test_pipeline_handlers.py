@@ -233,10 +233,16 @@ def test_a_commit_of_a_former_lease_changes_nothing(harness: BrokerHarness, mode
     other = PipelineModel(harness, "other")
     assert other.work() in (Done.COMMITTED, Done.IDLE)
     timer = harness.broker.timer
-    before = (timer.indexed_to, timer.log.end, timer.walked_through_ms, timer.turns.turn, timer.armed.count)
+    before = (timer.indexed_to, timer.log.end, timer.scans.walked_through_ms, timer.turns.turn, timer.armed.count)
     with pytest.raises(Refused, match="STALE"):
         model.commit(plan, winners)
-    assert (timer.indexed_to, timer.log.end, timer.walked_through_ms, timer.turns.turn, timer.armed.count) == before
+    assert (
+        timer.indexed_to,
+        timer.log.end,
+        timer.scans.walked_through_ms,
+        timer.turns.turn,
+        timer.armed.count,
+    ) == before
     harness.advance(3000, other.work, 500)
     assert harness.bodies("T") == [b"once"]
     invariants.check(harness.broker)

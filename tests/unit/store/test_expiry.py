@@ -270,7 +270,7 @@ class TestWaitingTimers:
         assert harness.broker.store.log.start > 0
         harness.send("T", b"kept", delay_ms=12_000)
         harness.advance(15_000, model.work)
-        assert harness.broker.timer.walked_through_ms > harness.clock.now_ms()
+        assert harness.broker.timer.scans.walked_through_ms > harness.clock.now_ms()
         assert harness.bodies("T").count(b"kept") == 1 and b"cancelled" not in harness.bodies("T")
 
     def test_a_release_that_is_not_on_disk_frees_no_file(self, harness: BrokerHarness) -> None:

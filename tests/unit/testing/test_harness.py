@@ -221,7 +221,7 @@ class TestInvariants:
             invariants.check(busy.broker)
 
     def test_a_message_that_no_scan_will_reach_is_found(self, busy: BrokerHarness) -> None:
-        busy.broker.timer.walked_through_ms += 60_000
+        busy.broker.timer.scans.walked_through_ms += 60_000
         with pytest.raises(AssertionError, match="stays parked"):
             invariants.check(busy.broker)
 

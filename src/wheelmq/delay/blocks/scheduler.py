@@ -25,6 +25,7 @@ from wheelmq.delay.blocks.row_check import check_rows
 from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts, entries_of
 from wheelmq.delay.timer.row_check import check_order
 from wheelmq.delay.timer.rows import TurnRows
+from wheelmq.delay.timer.scans import falls_short
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import BlockWindow, TurnRejected
 from wheelmq.formats.disk.block import FLAG_LONG
@@ -242,7 +243,8 @@ class BlockScheduler:
 
     def runs_short(self, now_ms: Millis) -> bool:
         """Return whether S is less than two thirds of the lead ahead, and messages wait for a scan."""
-        return self._timer.is_short(self.walked_ms, now_ms) and self.units_to_walk(now_ms) > 0
+        lead_ms = self._timer.settings.lead_ms
+        return falls_short(self.walked_ms, now_ms, lead_ms) and self.units_to_walk(now_ms) > 0
 
     def window(self, now_ms: Millis) -> BlockWindow | None:
         """Return the window that the next turn scans, over messages on disk. Returns None without messages."""

@@ -58,7 +58,7 @@ def _index_rest(timer: Timer, view: ReadView) -> None:
             log.warning("%d messages of the timer queue are not indexed", timer.queue.end - timer.indexed_to)
             return
         durable_end = timer.durable_queue_end(store.log.synced)
-        plan = index_plan(timer, timer.indexed_to, durable_end, timer.floor_slot(store.clock.now_ms()))
+        plan = index_plan(timer, timer.indexed_to, durable_end, timer.wheel.floor_slot(store.clock.now_ms()))
         if plan.index_to == plan.index_from:
             return
         rows = index_rows(view, plan, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)

@@ -60,7 +60,7 @@ class IndexLane:
         if first == durable_end:
             return False
         count = len(timer.queue.read(QueueOffset(first), min(ROWS_MAX, durable_end - first)))  # units of one file
-        plan = index_plan(timer, first, first + count, timer.floor_slot(now_ms))
+        plan = index_plan(timer, first, first + count, timer.wheel.floor_slot(now_ms))
         view, settings = LiveView.of_queue(timer, plan.index_from, plan.index_to), timer.settings
 
         def job() -> TurnRows:

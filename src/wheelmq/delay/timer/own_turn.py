@@ -18,8 +18,8 @@ def index_plan(timer: Timer, first: int, end: int, write_ms: int) -> TurnPlan:
         write_ms=write_ms,
         index_from=first,
         index_to=end,
-        walk_after_ms=timer.walked_through_ms,
-        walk_through_ms=timer.walked_through_ms,
+        walk_after_ms=timer.scans.walked_through_ms,
+        walk_through_ms=timer.scans.walked_through_ms,
         walk_rows=0,
         timer_log_end=timer.log.synced,
     )

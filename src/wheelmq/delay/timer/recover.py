@@ -212,8 +212,8 @@ class TimerRecovery:
         """
         timer, index, unread = self._timer, self._timer.keys.index, self._unread
         origins, slots_ms = unread[:, pending_units.ORIGIN], unread[:, pending_units.SLOT]
-        horizon_ms = timer.walked_through_ms + timer.settings.precision_ms
-        is_near = (slots_ms <= horizon_ms) | out_of_reach(slots_ms, timer.walked_through_ms, timer.wheel)
+        horizon_ms = timer.scans.walked_through_ms + timer.settings.precision_ms
+        is_near = (slots_ms <= horizon_ms) | out_of_reach(slots_ms, timer.scans.walked_through_ms, timer.wheel)
         is_near |= unread[:, pending_units.POSITION] >= (0 if index is None else index.indexed_to)
         is_near |= (origins >= timer_origin(timer.indexed_to)) | (not self._is_believed())
         settled = timer.done.get(origins)  # settled after the snapshot: read to learn its real queue
@@ -262,7 +262,7 @@ class TimerRecovery:
             timer.indexed_to = timer.queue.skip_blanks(timer.queue.start)
             timer.log.rebuild(timer.wheel, timer.log.files.start)
         reach("recover.rebuilt")
-        timer.walked_through_ms = timer.floor_slot(timer.store.clock.now_ms() + timer.settings.lead_ms)
+        timer.scans.walk_to(timer.scans.lead_end_ms(timer.store.clock.now_ms()))
         self._go_back_to_what_is_lost(pending)
         if len(self._unread):
             pending = self._read_what_is_near(pending)
@@ -438,12 +438,12 @@ class TimerRecovery:
         is_indexed = pending[:, _ORIGIN] < timer_origin(timer.indexed_to)
         timer.notes.add(_refs(_without(pending, is_indexed)), timer.store.clock.now_ms())
         slots_ms, rolls = units.slots_ms[newest], units.rolls[newest]
-        passed = out_of_reach(slots_ms, timer.walked_through_ms, timer.wheel)
-        fires = pending[:, _DUE] <= timer.walked_through_ms + timer.settings.precision_ms
+        passed = out_of_reach(slots_ms, timer.scans.walked_through_ms, timer.wheel)
+        fires = pending[:, _DUE] <= timer.scans.walked_through_ms + timer.settings.precision_ms
         chosen = is_indexed & (fires | passed)
         refs = _refs(pending[chosen])
         slots_ms, rolling = slots_ms[chosen], (rolls & ~fires)[chosen]
-        refs[rolling, ref.FIRE_MS] = np.maximum(slots_ms[rolling] + 1, timer.walked_through_ms)
+        refs[rolling, ref.FIRE_MS] = np.maximum(slots_ms[rolling] + 1, timer.scans.walked_through_ms)
         refs[rolling, ref.FLAGS] |= ref.FLAG_ROLL
         timer.arm_recovered(ref.by_fire_time(refs))
 

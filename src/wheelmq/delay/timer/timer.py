@@ -1,7 +1,7 @@
 """The timer: the broker's state of parked messages.
 
 docs/formats/timer.md defines the names of the protocol: E (`indexed_to`), T (`log.synced` between turns), S
-(`walked_through_ms`). `done` says which messages are settled, and `armed` holds those that are ready for release.
+(`scans.walked_through_ms`). `done` says which messages are settled, and `armed` holds those that are ready for release.
 After a stop, recovery finds a message in the timer queue from E on, or by its unit in the timer log below T.
 """
 
@@ -28,7 +28,7 @@ from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
 from wheelmq.delay.timer.rows import near_refs, units_of
-from wheelmq.delay.timer.skipped import SkippedSlots
+from wheelmq.delay.timer.scans import SlotScans
 from wheelmq.delay.timer.turns import BlockWindow, Proposal, TurnPlan, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.message import Record
@@ -56,7 +56,6 @@ from wheelmq.system.failpoint import reach
 log = logging.getLogger(__name__)
 
 INDEX_ROWS_MAX = 100_000
-WALK_ROWS_MAX = 200_000
 LEVEL_ROWS_MAX = 50_000
 """Maximum number of messages of a level in one turn."""
 NEAR_ROWS_MAX = 50_000
@@ -102,13 +101,7 @@ class Timer:
         self.keys = ParkedKeys()
         self.turns = Turns(0, 0)
         self.indexed_to = 0
-        self.walked_through_ms = 0
-        self.scanned_through_ms = 0
-        """A: the broker itself armed all units of the slots up to this time (`wheel_lane`). In memory only."""
-        self.scanning_through_ms = 0
-        """A, or the last slot of the scan that runs now. A commit arms each new unit of a slot up to this time."""
-        self.skipped = SkippedSlots()
-        """Slots up to A that the broker could not read. In memory only."""
+        self.scans = SlotScans(self.wheel, settings.lead_ms)
         self.counts: npt.NDArray[np.int64] = np.zeros((64, intake.COUNTS), np.int64)
         """Counts by the row of the real queue, with the columns of `intake`."""
         self.record_elsewhere: Callable[[Origin], Record | None] = lambda origin: None
@@ -265,44 +258,13 @@ class Timer:
 
     # Turns --------------------------------------------------------------------------------------------------------
 
-    @property
-    def covered_through_ms(self) -> int:
-        """The time through which turns or the broker armed all units: the later of S and A."""
-        return max(self.walked_through_ms, self.scanned_through_ms)
-
-    def is_short(self, walked_ms: int, now_ms: Millis) -> bool:
-        """Return whether a scan that came to `walked_ms` is less than two thirds of the lead ahead."""
-        return walked_ms - now_ms < self.settings.lead_ms * 2 // 3
-
-    def floor_slot(self, time_ms: int) -> int:
-        return time_ms // self.settings.precision_ms * self.settings.precision_ms
-
-    def advance_over_empty_slots(self, now_ms: Millis) -> None:
-        """Move S over empty slots, so that an idle pipeline runs no turn for them."""
-        if self.turns.plan is not None:
-            return
-        goal = self.floor_slot(now_ms + self.settings.lead_ms)
-        if goal <= self.walked_through_ms:
-            return
-        filled_ms = self.wheel.first_filled(self.walked_through_ms, goal)
-        self.walked_through_ms = goal if filled_ms is None else filled_ms - self.settings.precision_ms
-
-    def has_units_to_walk(self, now_ms: Millis) -> bool:
-        """Return whether a slot within the lead that was not scanned has units."""
-        goal = self.floor_slot(now_ms + self.settings.lead_ms)
-        return self.wheel.first_filled(self.walked_through_ms, goal) is not None
-
-    def _window_end(self, now_ms: Millis) -> int:
-        """Return the time up to which the messages of levels are staged."""
-        return self.floor_slot(now_ms + self.settings.lead_ms)
-
     def levels_wait(self, now_ms: Millis) -> bool:
         """Return whether a message of a level is due within the lead and not staged."""
-        return any(level.has_due(now_ms, self._window_end(now_ms)) for level in self.levels)
+        return any(level.has_due(now_ms, self.scans.lead_end_ms(now_ms)) for level in self.levels)
 
     def level_rows(self, now_ms: Millis) -> int:
         """Return the number of messages of levels that a turn would stage now."""
-        ranges = self.levels.ranges(now_ms, self._window_end(now_ms), LEVEL_ROWS_MAX)
+        ranges = self.levels.ranges(now_ms, self.scans.lead_end_ms(now_ms), LEVEL_ROWS_MAX)
         return sum(end - first for _, first, end in ranges)
 
     def make_plan(
@@ -312,30 +274,23 @@ class Timer:
 
         The scan begins where the broker's own scan ended, if that is later than S. Returns None for an empty plan.
         """
-        self.walked_through_ms = self.covered_through_ms
+        walk = self.scans.next_walk(now_ms)
         indexes = self.wheel_has_room(now_ms) and not self.settings.stops_enqueue
         self.indexed_to = self.queue.skip_blanks(QueueOffset(self.indexed_to))
         index_to = self.durable_queue_end(durable) if indexes else self.indexed_to
-        walk_through = self.walked_through_ms
-        units = self.wheel.units_between(walk_through, self.floor_slot(now_ms + self.settings.lead_ms))
-        if len(units):
-            slots = max(1, int(np.searchsorted(np.cumsum(units), WALK_ROWS_MAX, "right")))
-            walk_through += slots * self.settings.precision_ms
-            units = units[:slots]
-        until_ms = self._window_end(now_ms)
-        queues = self.levels.ranges(now_ms, until_ms, LEVEL_ROWS_MAX, durable)
-        if index_to == self.indexed_to and not units.any() and not queues and blocks is None:
+        queues = self.levels.ranges(now_ms, self.scans.lead_end_ms(now_ms), LEVEL_ROWS_MAX, durable)
+        if index_to == self.indexed_to and not walk.rows and not queues and blocks is None:
             return None
         plan = TurnPlan(
             broker=broker,
             epoch=self.turns.epoch,
             turn=self.turns.turn + 1,
-            write_ms=self.floor_slot(now_ms),
+            write_ms=self.wheel.floor_slot(now_ms),
             index_from=self.indexed_to,
             index_to=index_to,
-            walk_after_ms=self.walked_through_ms,
-            walk_through_ms=walk_through,
-            walk_rows=int(units.sum()),
+            walk_after_ms=self.scans.walked_through_ms,
+            walk_through_ms=walk.through_ms,
+            walk_rows=walk.rows,
             timer_log_end=self.log.synced,
             now_ms=now_ms,
             queues=queues,
@@ -347,8 +302,8 @@ class Timer:
 
     def wheel_has_room(self, now_ms: Millis) -> bool:
         """Return whether a message indexed now cannot take the place of a slot that was not scanned."""
-        last_ms = self.floor_slot(now_ms) + self.settings.roll_window_slots * self.settings.precision_ms
-        return last_ms - self.wheel.slots * self.settings.precision_ms <= self.covered_through_ms
+        last_ms = self.wheel.floor_slot(now_ms) + self.settings.roll_window_slots * self.settings.precision_ms
+        return last_ms - self.wheel.slots * self.settings.precision_ms <= self.scans.covered_through_ms
 
     def durable_queue_end(self, durable: LogPosition) -> int:
         """Return the queue offset up to which the timer queue can be indexed.
@@ -382,8 +337,8 @@ class Timer:
         for rows in proposal.index_parts:
             self.log.append(*units_of(rows, plan.write_ms), self.wheel)
         reach("commit.units")
-        self.walked_through_ms = plan.walk_through_ms
-        through_ms = max(plan.walk_through_ms, self.scanning_through_ms)
+        self.scans.walk_to(plan.walk_through_ms)
+        through_ms = max(plan.walk_through_ms, self.scans.scanning_through_ms)
         for rows in (*proposal.walk_parts, *proposal.index_parts):
             near = near_refs(rows, through_ms + self.settings.precision_ms, through_ms, self.wheel)
             self.arm(near, enqueue_ms=plan.write_ms, by=by)
@@ -412,8 +367,9 @@ class Timer:
         """Drop timer log files that no scan and no recovery needs. Return the job that removes them, or None."""
         if self.log.end - self.log.files.start <= self.log.files.file_bytes:
             return None
-        needed_ms = self.covered_through_ms if self.turns.plan is None else self.walked_through_ms
-        skipped_ms = self.skipped.first_ms()
+        scans = self.scans
+        needed_ms = scans.covered_through_ms if self.turns.plan is None else scans.walked_through_ms
+        skipped_ms = scans.skipped.first_ms()
         if skipped_ms is not None:
             needed_ms = min(needed_ms, skipped_ms - self.settings.precision_ms)
         first = self.wheel.first_position_after(Millis(needed_ms))
@@ -429,15 +385,16 @@ class Timer:
         `earliest_in_hand_ms` is the least time of the references that were taken for release and are not released
         yet.
         """
-        times = [self.store.clock.now_ms(), self.covered_through_ms, self.armed.earliest_ms(), earliest_in_hand_ms]
+        now_ms, covered_ms = self.store.clock.now_ms(), self.scans.covered_through_ms
+        times = [now_ms, covered_ms, self.armed.earliest_ms(), earliest_in_hand_ms]
         if self.notes.count:
             times.append(self.notes.next_fire_ms)
-        skipped_ms = self.skipped.first_ms()
+        skipped_ms = self.scans.skipped.first_ms()
         if skipped_ms is not None:
             times.append(skipped_ms + 1)  # no message of a slot is due earlier
         earliest = min(time for time in times if time is not None)
         return TimerCheck(
-            last_read_ms=self.floor_slot(earliest - 1),
+            last_read_ms=self.wheel.floor_slot(earliest - 1),
             log_flush_position=self.log.synced,
             queue_offset=self.indexed_to,
             master_queue_offset=self.indexed_to,

@@ -36,6 +36,10 @@ class TimerWheel:
         self.table: npt.NDArray[Any] = self._file.array.view(TIMER_SLOT.dtype)
         self.units: npt.NDArray[np.int32] = np.zeros(self.slots, np.int32)
 
+    def floor_slot(self, time_ms: int) -> int:
+        """Return the last slot that is not later than `time_ms`."""
+        return time_ms // self.precision_ms * self.precision_ms
+
     def index(self, slot_ms: int) -> int:
         return slot_ms // self.precision_ms % self.slots
 

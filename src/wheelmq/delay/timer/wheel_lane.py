@@ -96,13 +96,13 @@ class WheelLane:
             return None
         if self._retry_ms > monotonic_ms:
             return now_ms + self._retry_ms - monotonic_ms
-        timer, retry_ms = self._timer, self._timer.skipped.next_retry_ms()
-        next_ms = timer.covered_through_ms + timer.settings.precision_ms - self.guard_ms
+        timer, retry_ms = self._timer, self._timer.scans.skipped.next_retry_ms()
+        next_ms = timer.scans.covered_through_ms + timer.settings.precision_ms - self.guard_ms
         return next_ms if retry_ms is None else min(next_ms, now_ms + max(0, retry_ms - monotonic_ms))
 
     def is_behind(self, now_ms: Millis) -> bool:
         """Return whether neither turns nor this lane have covered the slots within the guard."""
-        return self._timer.covered_through_ms < self._timer.floor_slot(now_ms + self.guard_ms)
+        return self._timer.scans.covered_through_ms < self._timer.wheel.floor_slot(now_ms + self.guard_ms)
 
     def _next_scan(self, now_ms: Millis) -> _Scan | None:
         """Choose the next slots to scan, and move A over empty ones. Returns None when none are due.
@@ -112,33 +112,33 @@ class WheelLane:
         if not self.is_behind(now_ms):
             return None
         timer, precision_ms = self._timer, self._timer.settings.precision_ms
-        covered_ms, reach_ms = timer.covered_through_ms, timer.floor_slot(now_ms + 2 * self.guard_ms)
+        covered_ms, reach_ms = timer.scans.covered_through_ms, timer.wheel.floor_slot(now_ms + 2 * self.guard_ms)
         filled_ms = timer.wheel.first_filled(covered_ms, reach_ms)
         if filled_ms is None or filled_ms - precision_ms > covered_ms:
             covered_ms = reach_ms if filled_ms is None else filled_ms - precision_ms
-            timer.scanned_through_ms = covered_ms
-            timer.scanning_through_ms = max(timer.scanning_through_ms, covered_ms)
+            timer.scans.note_scanned(covered_ms)
+            timer.scans.note_scanning(covered_ms)
         if filled_ms is None or not self.is_behind(now_ms):
             return None
         stop_ms = min(reach_ms, covered_ms + self._slots_max * precision_ms)
         units = timer.wheel.units_between(covered_ms, stop_ms)
         count = max(1, int(np.searchsorted(np.cumsum(units), ROWS_MAX, "right")))
         units = units[:count]
-        through_ms, write_ms = covered_ms + count * precision_ms, timer.floor_slot(now_ms)
+        through_ms, write_ms = covered_ms + count * precision_ms, timer.wheel.floor_slot(now_ms)
         return _Scan(covered_ms, through_ms, int(np.count_nonzero(units)), int(units.sum()), write_ms)
 
     def _next_retry(self, now_ms: Millis, monotonic_ms: int) -> _Scan | None:
         """Choose a skipped slot to retry. Returns None when none is due."""
         timer = self._timer
-        slot = timer.skipped.to_retry(monotonic_ms)
+        slot = timer.scans.skipped.to_retry(monotonic_ms)
         if slot is None:
             return None
         after_ms = slot.slot_ms - timer.settings.precision_ms
         units = int(timer.wheel.units_between(after_ms, slot.slot_ms).sum())
         if units < slot.units:  # a later slot has its place in the wheel: the next start reads its messages
-            timer.skipped.postpone(slot.slot_ms, monotonic_ms)
+            timer.scans.skipped.postpone(slot.slot_ms, monotonic_ms)
             return None
-        return _Scan(after_ms, slot.slot_ms, 1, units, timer.floor_slot(now_ms), is_retry=True)
+        return _Scan(after_ms, slot.slot_ms, 1, units, timer.wheel.floor_slot(now_ms), is_retry=True)
 
     def _start(self, scan: _Scan, monotonic_ms: int) -> None:
         timer = self._timer
@@ -166,7 +166,7 @@ class WheelLane:
             return staging.decide(rows, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
 
         self._scan, self._damaged = scan, damaged
-        timer.scanning_through_ms = max(timer.scanning_through_ms, scan.through_ms)
+        timer.scans.note_scanning(scan.through_ms)
         reach("lane.scan")
         self._worker.submit(job, self._done)
 
@@ -195,10 +195,10 @@ class WheelLane:
                 self._damaged[:DAMAGED_LOGGED_MAX],
             )
         if scan.is_retry:
-            timer.skipped.drop(scan.through_ms)
+            timer.scans.skipped.drop(scan.through_ms)
             log.warning("timer: the broker can read the skipped slot %d again, and arms its messages", scan.through_ms)
         else:
-            timer.scanned_through_ms = max(timer.scanned_through_ms, scan.through_ms)
+            timer.scans.note_scanned(scan.through_ms)
             self._slots_max, self._tries = SLOTS_MAX, 0
         reach("lane.armed")
 
@@ -206,12 +206,12 @@ class WheelLane:
         """Log the error, and retry after a pause with a single slot. Skip a slot that fails repeatedly."""
         timer = self._timer
         if scan.is_retry:
-            timer.skipped.postpone(scan.through_ms, monotonic_ms)
+            timer.scans.skipped.postpone(scan.through_ms, monotonic_ms)
             return
         self._tries += scan.through_ms - scan.after_ms <= timer.settings.precision_ms
         if self._tries >= (DISK_TRIES if isinstance(error, OSError) else TRIES):
             messages = max(0, int(timer.wheel.messages_in(scan.through_ms, 1).sum()))
-            timer.skipped.add(SkippedSlot(scan.through_ms, scan.units, messages), monotonic_ms)
+            timer.scans.skipped.add(SkippedSlot(scan.through_ms, scan.units, messages), monotonic_ms)
             log.critical(
                 "timer: slot %d is damaged and skipped. Its %d messages stay parked until the broker can read the "
                 "slot, which it tries every %d s, or until its next start: %s: %s",
@@ -221,7 +221,7 @@ class WheelLane:
                 type(error).__name__,
                 error,
             )
-            timer.scanned_through_ms = max(timer.scanned_through_ms, scan.through_ms)
+            timer.scans.note_scanned(scan.through_ms)
             self._slots_max, self._tries = SLOTS_MAX, 0
             return
         self._retry_ms = monotonic_ms + RETRY_MS

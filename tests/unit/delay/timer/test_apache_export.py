@@ -129,7 +129,7 @@ def test_the_next_start_restores_hidden_units(harness: BrokerHarness, tmp_path: 
     def counted() -> tuple[int, list[int]]:
         timer = harness.broker.timer
         assert timer.indexed_to == 3
-        slot = timer.wheel.table[timer.wheel.index(timer.floor_slot(due_ms))]
+        slot = timer.wheel.table[timer.wheel.index(timer.wheel.floor_slot(due_ms))]
         [(_, units)] = timer.log.chunks(timer.log.files.start, timer.log.end)
         return int(slot["count"]), units["magic"].tolist()
 

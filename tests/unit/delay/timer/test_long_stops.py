@@ -96,7 +96,7 @@ def test_days_without_a_pipeline_lose_no_message(
     harness: BrokerHarness, days: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest slots are scanned before a message that needs their places is indexed."""
-    monkeypatch.setattr("wheelmq.delay.timer.timer.WALK_ROWS_MAX", 1)
+    monkeypatch.setattr("wheelmq.delay.timer.scans.WALK_ROWS_MAX", 1)
     model = PipelineModel(harness)
     due = send_all(harness, "old", DELAYS_MS)
     harness.advance(4000, model.work, 500)

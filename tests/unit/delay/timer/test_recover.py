@@ -123,7 +123,7 @@ class TestAfterAStop:
         harness.advance(4000, model.work, 500)
         timer = harness.broker.timer
         assert timer.indexed_to == 2
-        slot_ms = timer.floor_slot(START_MS + 19_000)
+        slot_ms = timer.wheel.floor_slot(START_MS + 19_000)
         assert timer.wheel.holds(np.array([slot_ms, slot_ms + round_ms])).tolist() == [False, True]
         if stops:
             harness.restart(clean=False)
@@ -138,7 +138,7 @@ class TestAfterAStop:
         self, harness: BrokerHarness, model: PipelineModel, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The skipped slots are scanned before a message that needs their places is indexed."""
-        monkeypatch.setattr("wheelmq.delay.timer.timer.WALK_ROWS_MAX", 1)
+        monkeypatch.setattr("wheelmq.delay.timer.scans.WALK_ROWS_MAX", 1)
         round_ms = harness.broker.timer.wheel.slots * 1000
         for seconds in (15, 16, 17):
             harness.send("T", b"%d" % seconds, delay_ms=1000 * seconds)
