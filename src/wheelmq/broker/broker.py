@@ -174,7 +174,7 @@ class Broker:
 
     def _open_delay_offsets(self) -> DelayOffsets:
         interval_ms = self.settings.flush_delay_offset_interval
-        return DelayOffsets(self.store, self.timer.level_offsets, self.workers.background, interval_ms)
+        return DelayOffsets(self.store, self.timer.levels.offsets, self.workers.background, interval_ms)
 
     def _open_preallocator(self) -> Preallocator:
         count, is_warm = self.settings.log_files_ahead, self.settings.warm_maped_file_enable

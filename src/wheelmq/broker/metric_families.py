@@ -218,7 +218,7 @@ def waiting_by_place(broker: Broker) -> dict[str, int]:
     """Return the number of pending messages in the timer, in level queues and in blocks."""
     timer = broker.timer
     in_all, in_blocks = int(timer.pending_by_queue.sum()), broker.block_scheduler.waiting
-    in_levels = sum(timer.done.of(level.stream).count_unset(level.queue.end) for level in timer.levels)
+    in_levels = timer.levels.count_pending()
     return {"timer": max(0, in_all - in_blocks - in_levels), "level": in_levels, "block": in_blocks}
 
 

@@ -252,9 +252,10 @@ class TurnCoordinator:
             urgent = timer.notes.count and timer.notes.next_fire_ms <= wall_ms + URGENT_MS
             if urgent or aged or unindexed >= 1000:
                 return True
-        if timer.levels_wait(wall_ms):
+        lead_end_ms = timer.scans.lead_end_ms(wall_ms)
+        if timer.levels.have_due(wall_ms, lead_end_ms):
             urgent = timer.levels.next_ms() <= wall_ms + URGENT_MS
-            if urgent or aged or timer.level_rows(wall_ms) >= 1000:
+            if urgent or aged or timer.levels.count_due(wall_ms, lead_end_ms) >= 1000:
                 return True
         return timer.scans.run_short(wall_ms) or self._broker.block_scheduler.runs_short(wall_ms)
 
@@ -276,7 +277,8 @@ class TurnCoordinator:
         self.lease_watch.poll(timer.turns, now_ms)
         if timer.turns.plan is None:
             timer.scans.advance_over_empty_slots(wall_ms)
-        if timer.queue.end == timer.indexed_to and not timer.levels_wait(wall_ms):
+        lead_end_ms = timer.scans.lead_end_ms(wall_ms)
+        if timer.queue.end == timer.indexed_to and not timer.levels.have_due(wall_ms, lead_end_ms):
             self._oldest_ms = None
         elif self._oldest_ms is None:
             self._oldest_ms = now_ms

@@ -103,7 +103,7 @@ def _origin(record: Record) -> Origin:
 
 
 def _delivery_state(timer: Timer, origin: Origin, record: Record, asked: KeyQuery, find: FindRecords) -> DeliveryState:
-    due_ms = timer.due_of(origin)
+    due_ms = timer.levels.due_of(origin)
     if origin not in timer.done:
         return DeliveryState(describe(record, timer.state_of(origin), due_ms))
     message = describe(record, timer.place_of(origin), due_ms)

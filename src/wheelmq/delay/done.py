@@ -314,6 +314,10 @@ class DoneBits:
         for one in streams:
             self.of(one.stream).add_packed(one.first_index, one.bits)
 
+    def restore(self, saved: DoneBits) -> None:
+        """Set all bits to those of `saved`, an earlier copy that nothing else uses."""
+        self._streams = saved._streams
+
     def copy(self) -> DoneBits:
         made = DoneBits()
         made._streams = {stream: bits if bits is _ALL else bits.copy() for stream, bits in self._streams.items()}

@@ -193,7 +193,7 @@ def lines(timer: Timer, seen: Glance, wanted: Wanted) -> Iterator[tuple[Origin, 
     for origin, position in zip(seen.origins.tolist(), seen.positions.tolist(), strict=True):
         record = _record(timer, origin, LogPosition(position))
         if record is not None:
-            pending = describe(record, timer.state_of(origin), timer.due_of(origin))
+            pending = describe(record, timer.state_of(origin), timer.levels.due_of(origin))
             if wanted.topic in (None, pending.topic):
                 yield origin, pending
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheelmq.delay.done import SEGMENT_BITS, DoneBits, IndexBits
-from wheelmq.formats.disk.origin import Origin, block_stream, origin_of
+from wheelmq.formats.disk.origin import Origin, block_stream, origin_of, timer_origin
 
 near_borders = st.sampled_from([0, SEGMENT_BITS, 2 * SEGMENT_BITS, 5 * SEGMENT_BITS]).flatmap(
     lambda border: st.integers(max(0, border - 20), border + 20)
@@ -147,3 +147,12 @@ def test_an_ended_stream_has_every_bit_and_uses_no_memory() -> None:
     assert again.streams() == [stream] and not again.get(origins).any()
     done.forget(stream)
     assert not done.get(origins).any() and made.get(origins).all()
+
+
+def test_a_saved_copy_restores_the_bits() -> None:
+    done, before, after = DoneBits(), timer_origin(1), timer_origin(2)
+    done.add(before)
+    saved = done.copy()
+    done.add(after)
+    done.restore(saved)
+    assert before in done and after not in done

@@ -141,7 +141,7 @@ def _delays(broker: Broker) -> dict[str, object]:
     timer = broker.timer
     check = timer.check(broker.releaser.earliest_in_hand_ms())
     return {
-        **{f"scheduleMessageOffset_{level}": f"{first},{end}" for level, first, end in timer.level_spans()},
+        **{f"scheduleMessageOffset_{level}": f"{first},{end}" for level, first, end in timer.levels.spans()},
         "timerReadBehind": max(0, broker.clock.now_ms() - check.last_read_ms) // 1000,
         "timerOffsetBehind": timer.queue.end - timer.indexed_to,
         "timerCongestNum": int(timer.pending_by_queue.sum()),

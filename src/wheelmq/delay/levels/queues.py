@@ -12,22 +12,26 @@ message.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import Armed
+from wheelmq.delay.done import DoneBits
 from wheelmq.delay.levels.table import deliver_at_ms, level_delay_ms
 from wheelmq.delay.refs import Refs, by_fire_time
 from wheelmq.formats.disk.origin import (
     LEVELS_MAX,
+    Origin,
     Stream,
     by_stream,
     is_level,
     level_stream,
+    origin_index,
     origin_of,
+    origin_stream,
     stream_number,
 )
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
@@ -38,9 +42,18 @@ from wheelmq.store.store import Store
 
 UNITS_AT_ONCE: Final = 512
 """Units of a queue that are read in one step."""
-
+TURN_ROWS_MAX: Final = 50_000
+"""Maximum number of messages of a level in one turn."""
 
 Integers = npt.NDArray[np.int64]
+
+
+class LevelSpan(NamedTuple):
+    """The queue offset of the first message of a level that is not settled, and the end of the level's queue."""
+
+    level: int
+    first: int
+    end: int
 
 
 class LevelQueue:
@@ -122,8 +135,9 @@ class LevelQueue:
 class LevelQueues:
     """The queues of the levels. Each is opened at its first use."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, done: DoneBits) -> None:
         self._store = store
+        self._done = done
         self._levels: dict[Stream, LevelQueue] = {}
         self._seen_ms = 0
         """The wall clock's time at the last call of `follow_clock`."""
@@ -148,6 +162,33 @@ class LevelQueues:
             if topic == SCHEDULE_TOPIC and queue_id < LEVELS_MAX:
                 self.of(level_stream(queue_id + 1))
 
+    def spans(self) -> list[LevelSpan]:
+        """Return the span of pending messages of each level, in the order of the levels."""
+        found = []
+        for level in self:
+            first = self._done.of(level.stream).first_unset(level.queue.end)
+            end = int(level.queue.end)
+            found.append(LevelSpan(stream_number(level.stream), max(first, int(level.queue.start)), end))
+        return sorted(found)
+
+    def offsets(self) -> dict[int, int]:
+        """Return the queue offset of the first message that is not settled, by level."""
+        return {span.level: span.first for span in self.spans()}
+
+    def count_pending(self) -> int:
+        """Return the number of messages that are not settled."""
+        return sum(self._done.of(level.stream).count_unset(level.queue.end) for level in self)
+
+    def due_of(self, origin: Origin) -> Millis | None:
+        """Return the due time that a level's unit says. Returns None for other and expired messages."""
+        stream, offset = origin_stream(origin), QueueOffset(origin_index(origin))
+        if not is_level(stream):
+            return None
+        level = self.of(stream)
+        if not level.queue.start <= offset < level.queue.end:
+            return None
+        return level.due_of(offset, self._store.clock.now_ms())
+
     def note(self, refs: Refs) -> Refs:
         """Note that the units of `refs` were written.
 
@@ -162,6 +203,14 @@ class LevelQueues:
     def next_ms(self) -> int:
         """Return the least due time at the head of a level, or NEVER_MS when all messages are staged."""
         return min((level.head_ms for level in self._levels.values()), default=NEVER_MS)
+
+    def have_due(self, now_ms: Millis, until_ms: int) -> bool:
+        """Return whether a message that is not staged is due by `until_ms`."""
+        return any(level.has_due(now_ms, until_ms) for level in self)
+
+    def count_due(self, now_ms: Millis, until_ms: int) -> int:
+        """Return the number of messages in the present `ranges`."""
+        return sum(end - first for _, first, end in self.ranges(now_ms, until_ms))
 
     def take_due(self, now_ms: Millis, until_ms: int, count_max: int) -> Refs | None:
         """Stage messages due by `until_ms`, about `count_max` of each level. Returns their references by fire time.
@@ -195,18 +244,18 @@ class LevelQueues:
                     armed.bring_forward(stream, now_ms)
         self._seen_ms = now_ms
 
-    def ranges(
-        self, now_ms: Millis, until_ms: int, count_max: int, durable: LogPosition | None = None
-    ) -> list[tuple[int, int, int]]:
+    def ranges(self, now_ms: Millis, until_ms: int, durable: LogPosition | None = None) -> list[tuple[int, int, int]]:
         """Return the ranges of queue offsets of messages that are due by `until_ms` and not staged, by level.
 
-        A range is stream, first offset and end. It has about `count_max` messages, and is never empty. With
+        A range is stream, first offset and end. It has about TURN_ROWS_MAX messages at most, and is never empty. With
         `durable`, the records of all messages end before that log position.
         """
         found: list[tuple[int, int, int]] = []
         for level in sorted(self._levels.values(), key=lambda level: level.stream):
             if level.has_due(now_ms, until_ms):
-                parts = [(offset, len(units)) for offset, units, _ in level.due(now_ms, until_ms, count_max, durable)]
+                parts = [
+                    (offset, len(units)) for offset, units, _ in level.due(now_ms, until_ms, TURN_ROWS_MAX, durable)
+                ]
                 if parts:
                     found.append((level.stream, parts[0][0], sum(parts[-1])))
         return found

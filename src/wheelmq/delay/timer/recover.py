@@ -140,7 +140,8 @@ class TimerRecovery:
                 self.blocks_gone = snapshot.blocks_gone
                 return snapshot
             except LogDamaged as error:
-                timer.done, self._chunks, self._unread, self._believed = done, [], unread_records.NONE, None
+                timer.done.restore(done)
+                self._chunks, self._unread, self._believed = [], unread_records.NONE, None
                 why = str(error)
         log.warning("recovery deletes the snapshot and reads the whole log: %s", why)
         store.disk.remove(store.paths.snapshot)
@@ -288,7 +289,7 @@ class TimerRecovery:
         body = level_offsets.load(store.disk, store.paths)
         if body is not None:
             version = DataVersion(timestamp=store.clock.now_ms(), counter=body.data_version.counter + 1)
-            level_offsets.save(store.disk, store.paths, timer.level_offsets(), version)
+            level_offsets.save(store.disk, store.paths, timer.levels.offsets(), version)
             reach("recover.offsets")
 
     def _set_floors(self, *, is_adopted: bool) -> tuple[bool, bool]:

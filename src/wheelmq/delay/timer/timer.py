@@ -41,7 +41,6 @@ from wheelmq.formats.disk.origin import (
     origin_index,
     origin_stream,
     stream_kind,
-    stream_number,
     timer_origin,
 )
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
@@ -56,8 +55,6 @@ from wheelmq.system.failpoint import reach
 log = logging.getLogger(__name__)
 
 INDEX_ROWS_MAX = 100_000
-LEVEL_ROWS_MAX = 50_000
-"""Maximum number of messages of a level in one turn."""
 NEAR_ROWS_MAX = 50_000
 """Maximum number of messages of a level that one tick arms."""
 FAR_MS = 1 << 61
@@ -91,8 +88,8 @@ class Timer:
         self.log = TimerLog(MappedSequence(disk, paths.timer_log, settings.log_file_bytes))
         self.mark_file = MarkFile(disk, paths)
         self.queue: ConsumeQueue = store.queues[store.queues.row(TIMER_TOPIC, 0)]
-        self.levels = LevelQueues(store)
         self.done = DoneBits()
+        self.levels = LevelQueues(store, self.done)
         self.done_position = LogPosition(0)
         """P: log position of the snapshot of done bits; 0 without one."""
         self.armed = Armed(held_from=timer_origin(0) if settings.holds_dequeue else None)
@@ -120,18 +117,6 @@ class Timer:
     def queue_of(self, stream: Stream) -> ConsumeQueue:
         """Return the queue of a stream. Each message is at the index of its origin."""
         return self.queue if stream == TIMER_STREAM else self.levels.of(stream).queue
-
-    def level_offsets(self) -> dict[int, int]:
-        """Return the queue offset of the first message that is not settled, by level."""
-        return {level: first for level, first, _ in self.level_spans()}
-
-    def level_spans(self) -> list[tuple[int, int, int]]:
-        """Return for each level the queue offset of its first message that is not settled, and its end."""
-        found = []
-        for level in self.levels:
-            first = self.done.of(level.stream).first_unset(level.queue.end)
-            found.append((stream_number(level.stream), max(first, int(level.queue.start)), int(level.queue.end)))
-        return sorted(found)
 
     # Calls of the tick ---------------------------------------------------------------------------------------------
 
@@ -241,31 +226,12 @@ class Timer:
             return State.LEVEL if is_level(stream) else State.BLOCK
         return State.INDEXED if index < self.indexed_to else State.PARKED
 
-    def due_of(self, origin: Origin) -> Millis | None:
-        """Return the due time that a level's unit says. Returns None for other and expired messages."""
-        stream, offset = origin_stream(origin), QueueOffset(origin_index(origin))
-        if not is_level(stream):
-            return None
-        level = self.levels.of(stream)
-        if not level.queue.start <= offset < level.queue.end:
-            return None
-        return level.due_of(offset, self.store.clock.now_ms())
-
     def stop_enqueue(self, stops: bool) -> None:
         """Set whether the messages of the timer queue are neither indexed nor staged."""
         self.settings = replace(self.settings, stops_enqueue=stops)
         self.notes.hold(TIMER_STREAM if stops else None)
 
     # Turns --------------------------------------------------------------------------------------------------------
-
-    def levels_wait(self, now_ms: Millis) -> bool:
-        """Return whether a message of a level is due within the lead and not staged."""
-        return any(level.has_due(now_ms, self.scans.lead_end_ms(now_ms)) for level in self.levels)
-
-    def level_rows(self, now_ms: Millis) -> int:
-        """Return the number of messages of levels that a turn would stage now."""
-        ranges = self.levels.ranges(now_ms, self.scans.lead_end_ms(now_ms), LEVEL_ROWS_MAX)
-        return sum(end - first for _, first, end in ranges)
 
     def make_plan(
         self, broker: str, now_ms: Millis, durable: LogPosition, blocks: BlockWindow | None = None
@@ -278,7 +244,7 @@ class Timer:
         indexes = self.wheel_has_room(now_ms) and not self.settings.stops_enqueue
         self.indexed_to = self.queue.skip_blanks(QueueOffset(self.indexed_to))
         index_to = self.durable_queue_end(durable) if indexes else self.indexed_to
-        queues = self.levels.ranges(now_ms, self.scans.lead_end_ms(now_ms), LEVEL_ROWS_MAX, durable)
+        queues = self.levels.ranges(now_ms, self.scans.lead_end_ms(now_ms), durable)
         if index_to == self.indexed_to and not walk.rows and not queues and blocks is None:
             return None
         plan = TurnPlan(
