@@ -30,6 +30,7 @@ def recovered(broker: Broker) -> dict[str, Any]:
     log = invariants.read_log(broker)
     parked = [record.message.properties for record in (*log.parked.values(), *log.in_levels.values())]
     delete_keys = {delete_key(one.get(props.REAL_TOPIC, ""), one.get(props.UNIQ_KEY, "")) for one in parked}
+    by_key = {key: find_parked(timer, broker.blocks, key)[0] for key in sorted(delete_keys)}
     in_blocks = set(timer.keys.hashes().tolist())
     pending = broker.transactions.pending
     armed = sorted(tuple(row) for _, _, refs in timer.armed._heap for row in refs[:, : ref.ENQUEUE_MS].tolist())
@@ -40,7 +41,7 @@ def recovered(broker: Broker) -> dict[str, Any]:
         "pending": {key: int(timer.pending_by_queue[row]) for key, row in keys.items() if timer.pending_by_queue[row]},
         "armed": armed,
         "noted": (timer.notes.count, timer.notes.next_fire_ms),
-        "keys": {key: [found.origin for found in find_parked(timer, key)[0]] for key in sorted(delete_keys)},
+        "keys": {key: [one.origin for one in found] for key, found in by_key.items()},
         "keys in blocks": {key: [i for i in timer.keys.find(key) if i not in timer.done] for key in sorted(in_blocks)},
         "E and S": (timer.indexed_to, timer.scans.walked_through_ms),
         "units": timer.log.end,

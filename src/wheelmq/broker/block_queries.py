@@ -41,7 +41,7 @@ def is_in_block(offset: int) -> bool:
 
 def view(broker: Broker, origin: Origin) -> bytes | None:
     """Return the record of a message that was put into a block; None if the block or the message does not exist."""
-    record = broker.block_scheduler.record_of(origin)
+    record = broker.blocks.record_of(origin)
     return None if record is None else _shown(broker, origin, record)
 
 
@@ -104,7 +104,7 @@ class KeySearch:
     def records(self, begin_ms: int, end_ms: int) -> Iterator[bytes]:
         """Yield the found records that were stored from `begin_ms` to `end_ms` and are pending, ordered by origin."""
         for origin in sorted(self._origins):
-            record = None if origin in self._broker.timer.done else self._broker.block_scheduler.record_of(origin)
+            record = None if origin in self._broker.timer.done else self._broker.blocks.record_of(origin)
             if record is None or not begin_ms <= record.store_ms <= end_ms:
                 continue
             if self._asked.has(record.message.properties):

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.timer.lookup import FoundTimer, find_cancelled
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
@@ -40,12 +41,12 @@ class Cancelled(StrEnum):
     NOT_FOUND = "not found"
 
 
-def append_cancel(store: Store, timer: Timer, message: Message) -> tuple[Appended, Cancelled]:
+def append_cancel(store: Store, timer: Timer, blocks: Blocks, message: Message) -> tuple[Appended, Cancelled]:
     """Append the parked cancel `message`, once for each pending message that it names.
 
     All records are appended or none, if they fit into one file of the log. Raises the same as Store.append.
     """
-    pending, settled = find_cancelled(timer, message.properties)
+    pending, settled = find_cancelled(timer, blocks, message.properties)
     if not pending:
         return store.append(message), Cancelled.ALREADY_SETTLED if settled else Cancelled.NOT_FOUND
     return append_cancel_of(store, timer, message, pending), Cancelled.CANCELLED

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.parked import place_of, state_of
 from wheelmq.delay.pending import PendingMessage, State, describe
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
@@ -105,8 +106,8 @@ def _origin(record: Record) -> Origin:
 def _delivery_state(timer: Timer, origin: Origin, record: Record, asked: KeyQuery, find: FindRecords) -> DeliveryState:
     due_ms = timer.levels.due_of(origin)
     if origin not in timer.done:
-        return DeliveryState(describe(record, timer.state_of(origin), due_ms))
-    message = describe(record, timer.place_of(origin), due_ms)
+        return DeliveryState(describe(record, state_of(timer, origin), due_ms))
+    message = describe(record, place_of(timer, origin), due_ms)
     for last, end in _ends(asked.topic, message.unique_key or asked.key, find):
         if _settles(last) == origin:
             return DeliveryState(message, end, last.store_ms, last.position)
@@ -149,9 +150,11 @@ def _gone(blocks: Blocks, asked: KeyQuery, find: FindRecords) -> Iterator[Delive
             yield DeliveryState(message, end, last.store_ms, last.position)
 
 
-def delivery_states_of(timer: Timer, asked: KeyQuery, find: FindRecords, origins: list[Origin]) -> list[DeliveryState]:
+def delivery_states_of(
+    timer: Timer, blocks: Blocks, asked: KeyQuery, find: FindRecords, origins: list[Origin]
+) -> list[DeliveryState]:
     """Return the states of the messages of blocks that a search found and that match `asked`."""
-    records = ((origin, timer.record_elsewhere(origin)) for origin in origins)
+    records = ((origin, blocks.record_of(origin)) for origin in origins)
     return [
         _delivery_state(timer, origin, record, asked, find)
         for origin, record in records

@@ -18,6 +18,7 @@ from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.blocks.search import END as END
 from wheelmq.delay.due_times import due_times
+from wheelmq.delay.parked import state_of
 from wheelmq.delay.pending import PendingMessage, describe
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
@@ -188,19 +189,19 @@ def _scan_block(timer: Timer, block: Block, start: int, stop: int, wanted: Wante
     return _Part(joined[0], joined[1], joined[2], max(start, stop))
 
 
-def lines(timer: Timer, seen: Glance, wanted: Wanted) -> Iterator[tuple[Origin, PendingMessage]]:
+def lines(timer: Timer, blocks: Blocks, seen: Glance, wanted: Wanted) -> Iterator[tuple[Origin, PendingMessage]]:
     """Yield the lines of a listing for the messages in a glance, each with its place."""
     for origin, position in zip(seen.origins.tolist(), seen.positions.tolist(), strict=True):
-        record = _record(timer, origin, LogPosition(position))
+        record = _record(timer, blocks, origin, LogPosition(position))
         if record is not None:
-            pending = describe(record, timer.state_of(origin), timer.levels.due_of(origin))
+            pending = describe(record, state_of(timer, origin), timer.levels.due_of(origin))
             if wanted.topic in (None, pending.topic):
                 yield origin, pending
 
 
-def _record(timer: Timer, origin: Origin, position: LogPosition) -> Record | None:
+def _record(timer: Timer, blocks: Blocks, origin: Origin, position: LogPosition) -> Record | None:
     if stream_kind(origin_stream(origin)) == KIND_BLOCK:
-        return timer.record_elsewhere(origin)
+        return blocks.record_of(origin)
     return timer.store.log.record_at(position)
 
 

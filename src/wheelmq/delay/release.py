@@ -15,6 +15,7 @@ import numpy as np
 
 from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import cost_of
+from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.failed import FailedReleases
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
@@ -113,9 +114,10 @@ class _Bucket:
 class Releaser:
     """Takes due references from the armed ones and appends their messages."""
 
-    def __init__(self, store: Store, timer: Timer, bulk: BulkAppend | None = None) -> None:
+    def __init__(self, store: Store, timer: Timer, blocks: Blocks, bulk: BulkAppend | None = None) -> None:
         self._store = store
         self._timer = timer
+        self._blocks = blocks
         self._bulk = bulk
         self._ring: deque[_Bucket] = deque()
         self._buckets: dict[int, _Bucket] = {}
@@ -352,7 +354,7 @@ class Releaser:
     def _record_of(self, origin: Origin, position: LogPosition) -> Record | None:
         """Return the record of a parked message, expected at `position`. Returns None if it is not there."""
         if stream_kind(origin_stream(origin)) == KIND_BLOCK:
-            return self._timer.record_elsewhere(origin)
+            return self._blocks.record_of(origin)
         record = self._store.log.record_at(position)
         return record if record is not None and _is_at(record, origin) else None
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from wheelmq.broker.broker import Broker
 from wheelmq.delay.done import DoneBits
+from wheelmq.delay.parked import state_of
 from wheelmq.delay.timer.mark import MarkFile, TimerCheck, load_check
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props
@@ -251,14 +252,14 @@ def _check_reachable(broker: Broker, log: Log) -> None:
             if slot > timer.scans.covered_through_ms or slot in timer.scans.skipped
         ]
         hung = any(timer.wheel.last_position(slot) >= 0 for slot in slots)
-        assert hung or timer.state_of(timer_origin(index)) == "armed", (
+        assert hung or state_of(timer, timer_origin(index)) == "armed", (
             f"queue offset {index} stays parked until a restart"
         )
 
     for origin in log.in_levels:
         level = timer.levels.of(origin_stream(origin))
         found = origin in timer.done or origin_index(origin) >= level.staged_to
-        assert found or timer.state_of(origin) == "armed", f"{origin:#x} stays parked until a restart"
+        assert found or state_of(timer, origin) == "armed", f"{origin:#x} stays parked until a restart"
 
 
 def _check_blocks(broker: Broker, log: Log) -> None:
@@ -285,10 +286,10 @@ def _check_blocks(broker: Broker, log: Log) -> None:
                     assert on_disk, f"{origin:#x} is flagged, but the record that settles it is not on disk"
                 if origin in done:
                     continue
-                record = lane.record_of(origin)
+                record = broker.blocks.record_of(origin)
                 assert record is not None and record.size == unit["size"], f"{origin:#x} has no record"
                 is_near = unit["due_ms"] <= lane.walked_ms
-                assert not is_near or broker.timer.state_of(origin) == "armed", (
+                assert not is_near or state_of(broker.timer, origin) == "armed", (
                     f"{origin:#x} is due soon, but not armed"
                 )
     for settled in map(Origin, log.settled_in_blocks):
@@ -304,9 +305,7 @@ def _in_blocks(broker: Broker) -> dict[Origin, Record]:
         for first, units in block.queue.chunks()
         for i in range(first, first + len(units))
     )
-    records = {
-        origin: broker.block_scheduler.record_of(origin) for origin in origins if origin not in broker.timer.done
-    }
+    records = {origin: broker.blocks.record_of(origin) for origin in origins if origin not in broker.timer.done}
     return {origin: record for origin, record in records.items() if record is not None}
 
 

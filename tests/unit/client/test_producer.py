@@ -134,7 +134,7 @@ def test_a_broker_that_reports_no_outcome_gets_both_cancel_forms(
     """Apache RocketMQ 5.3.3 obeys the first form and 5.5.0 the second."""
     stored: list[str] = []
 
-    def append_cancel(store: Store, timer: object, message: Message) -> tuple[Appended, None]:
+    def append_cancel(store: Store, timer: object, blocks: object, message: Message) -> tuple[Appended, None]:
         stored.append(message.properties["TIMER_DEL_UNIQKEY"])
         return store.append(message), None
 

@@ -476,7 +476,8 @@ class TestRing:
 
     def test_many_overdue_instants_enter_as_the_ring_empties(self, harness: BrokerHarness) -> None:
         refs = overdue(np.arange(1, 100_001))
-        timer, releaser = harness.broker.timer, Releaser(harness.broker.store, harness.broker.timer)
+        broker = harness.broker
+        timer, releaser = broker.timer, Releaser(broker.store, broker.timer, broker.blocks)
         timer.armed.requeue(refs)
         left = []
         for _ in range(5):  # again in each tick
@@ -486,7 +487,8 @@ class TestRing:
         assert releaser.earliest_in_hand_ms() == 1
 
     def test_a_burst_keeps_no_other_instant_out(self, harness: BrokerHarness) -> None:
-        timer, releaser = harness.broker.timer, Releaser(harness.broker.store, harness.broker.timer)
+        broker = harness.broker
+        timer, releaser = broker.timer, Releaser(broker.store, broker.timer, broker.blocks)
         timer.armed.requeue(overdue(np.repeat([1, 2], [50_000, 10])))
         releaser.take_due(Millis(2))
         assert timer.armed.count == 0

@@ -64,7 +64,7 @@ def put(broker: Broker, message: Message, asked_ms: Millis | None = None) -> tup
         if due_ms is None:
             return broker.store.append(message), None
         if props.TIMER_DEL_UNIQKEY in message.properties:
-            return append_cancel(broker.store, broker.timer, message)
+            return append_cancel(broker.store, broker.timer, broker.blocks, message)
         appended = broker.store.append(message, real_queue=broker.store.real_queue(message.properties))
         if message.topic == names.TIMER_TOPIC:
             broker.timer.congestion.add(due_ms, broker.store.log.last_store_ms)

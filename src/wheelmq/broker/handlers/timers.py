@@ -61,7 +61,7 @@ def list_timers(request: Request, broker: Broker) -> Answer:
     seen = listing.glance(broker.timer, broker.blocks, header.place, wanted)
     next_place = seen.next_place
     body: list[bytes] = []
-    for place, pending in listing.lines(broker.timer, seen, wanted):
+    for place, pending in listing.lines(broker.timer, broker.blocks, seen, wanted):
         if len(body) == min(header.count, LISTED_MAX):
             next_place = place
             break
@@ -80,7 +80,7 @@ def _soonest(header: ListTimersHeader, broker: Broker, wanted: listing.Wanted) -
     seen = listing.glance(broker.timer, broker.blocks, header.place, wanted, listing.PLACES_MAX)
     count = header.count if wanted.topic is None else None
     chosen = listing.soonest(seen, header.listed_before_ms, count)
-    lines = itertools.islice(listing.lines(broker.timer, chosen, wanted), header.count)
+    lines = itertools.islice(listing.lines(broker.timer, broker.blocks, chosen, wanted), header.count)
     return reply(
         body=b"\n".join(msgspec.json.encode(pending) for _, pending in lines),
         nextPlace=seen.next_place,
@@ -150,7 +150,7 @@ def find_timers(request: Request, broker: Broker) -> Answer:
         if isinstance(result, BaseException):
             raise result
         found = delivery_states(broker.timer, broker.blocks, asked, find) if header.place <= 0 else []
-        found += delivery_states_of(broker.timer, asked, find, result.origins)
+        found += delivery_states_of(broker.timer, broker.blocks, asked, find, result.origins)
         return reply(
             body=b"\n".join(map(msgspec.json.encode, found)),
             truncated=is_truncated,

@@ -19,8 +19,8 @@ import numpy as np
 from wheelmq.delay.blocks.block import Block, BlockSizes, Put, read_checkpoint, remove_files
 from wheelmq.delay.done import Indices
 from wheelmq.formats.disk.block import REMOVED, BlockCheckpoint, block_name, block_start_ms
-from wheelmq.formats.disk.message import Message
-from wheelmq.formats.disk.origin import STREAM_BITS
+from wheelmq.formats.disk.message import Message, Record
+from wheelmq.formats.disk.origin import STREAM_BITS, Origin, origin_index, origin_stream, stream_number
 from wheelmq.formats.disk.paths import BlockPaths
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.store import Store
@@ -165,7 +165,7 @@ class Blocks:
         self.last_number = block.number if is_new else max(self.last_number, block.number)
         self._last_store_ms = max(self._last_store_ms, block.last_store_ms)
 
-    # Put -----------------------------------------------------------------------------------------------------------
+    # Put and read --------------------------------------------------------------------------------------------------
 
     def block_for(self, due_ms: Millis) -> Block:
         """Return the block of messages due at `due_ms`, or create it. Raises BlockGoing, NoNumberLeft, DiskFull."""
@@ -213,6 +213,17 @@ class Blocks:
         self._behind[block.number] = block
         self.end += 1
         return put
+
+    def record_of(self, origin: Origin) -> Record | None:
+        """Return the record of a parked message. Returns None when the block or the record is gone or damaged."""
+        block, index = self.get(stream_number(origin_stream(origin))), origin_index(origin)
+        if block is None or index >= block.queue.end:
+            return None
+        unit = block.queue.read(index, 1)[0]
+        record = block.record_at(LogPosition(int(unit["position"]))) if unit["size"] else None
+        if record is None or (record.message.queue_id, record.queue_offset) != (block.number, index):
+            return None
+        return record
 
     def behind(self) -> list[Block]:
         """Return the blocks with messages that are not on disk."""

@@ -29,18 +29,15 @@ from wheelmq.delay.timer.scans import falls_short
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import BlockWindow, TurnRejected
 from wheelmq.formats.disk.block import FLAG_LONG
-from wheelmq.formats.disk.message import Message, Record
+from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import (
     INDEX_MASK,
     KIND_BLOCK,
     KIND_SHIFT,
-    Origin,
     Stream,
     block_stream,
     by_stream,
-    origin_index,
     origin_of,
-    origin_stream,
     stream_kind,
     stream_number,
 )
@@ -86,7 +83,6 @@ class BlockScheduler:
         self.blocks = blocks
         self._timer = timer
         self._store = timer.store
-        timer.record_elsewhere = self.record_of
         blocks.on_removed = self._end_stream
         self.wheel = BlockWheel()
         self.walked_ms = 0
@@ -142,28 +138,6 @@ class BlockScheduler:
         refs = refs[refs[:, ref.SIZE] > 0]
         if len(refs):
             self._timer.arm(ref.by_fire_time(refs), enqueue_ms=ref.NO_ENQUEUE_MS, by=by)
-
-    # Reading -------------------------------------------------------------------------------------------------------
-
-    def position_of(self, origin: Origin) -> LogPosition | None:
-        """Return the position of a message's record in its block's log. Returns None when block or record is gone."""
-        block, index = self.blocks.get(stream_number(origin_stream(origin))), origin_index(origin)
-        if block is None or index >= block.queue.end:
-            return None
-        unit = block.queue.read(index, 1)[0]
-        return LogPosition(int(unit["position"])) if unit["size"] else None
-
-    def record_of(self, origin: Origin, position: LogPosition | None = None) -> Record | None:
-        """Return the record of a message, or None. `position` is its position in the block's log, if it is known."""
-        number, index = stream_number(origin_stream(origin)), origin_index(origin)
-        block = self.blocks.get(number)
-        position = self.position_of(origin) if position is None else position
-        if block is None or position is None:
-            return None
-        record = block.record_at(position)
-        if record is None or (record.message.queue_id, record.queue_offset) != (number, index):
-            return None
-        return record
 
     # The tick ------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.parked import record_in_log, record_of
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.index import IndexDamaged
 from wheelmq.formats.disk.message import Record
@@ -29,31 +31,34 @@ class FoundTimer(NamedTuple):
     """TIMER_OUT_MS of its record: the slot in which Apache RocketMQ looks for its cancel. None without one."""
 
 
-def find_cancelled(timer: Timer, cancel: dict[str, str]) -> tuple[list[FoundTimer], bool]:
+def find_cancelled(timer: Timer, blocks: Blocks, cancel: dict[str, str]) -> tuple[list[FoundTimer], bool]:
     """Find the pending messages that a parked cancel with the properties `cancel` names, in either form of the key.
 
     Returns and raises the same as `find_parked`.
     """
     for key in delete_keys(cancel):
-        pending, settled = find_parked(timer, key)
+        pending, settled = find_parked(timer, blocks, key)
         if pending or settled:
             return pending, settled
     return [], False
 
 
-def find_parked(timer: Timer, key: str) -> tuple[list[FoundTimer], bool]:
+def find_parked(timer: Timer, blocks: Blocks, key: str) -> tuple[list[FoundTimer], bool]:
     """Find the pending messages that the delete key names.
 
     The key is in the long form. Returns the messages, and whether the key also names a settled message that the store
     still has. Raises IndexDamaged, ChainTooLong when the message index cannot answer.
     """
-    return _choose(timer, key, _with_key(timer, key))
+    return _choose(timer, key, _with_key(timer, blocks, key))
 
 
 def find_among(timer: Timer, key: str, origins: Iterable[Origin]) -> list[FoundTimer]:
-    """Find the pending messages that the delete key names, among `origins` and the messages in the table of keys."""
+    """Find the pending messages that the delete key names, among `origins` and the messages in the table of keys.
+
+    All of them are in the commit log, because a start adds the keys of messages in blocks later.
+    """
     chosen = sorted({*origins, *timer.keys.find(key_hash(key))})
-    records = ((origin, timer.record_of(origin)) for origin in chosen)
+    records = ((origin, record_in_log(timer, origin)) for origin in chosen)
     return _choose(timer, key, ((origin, record) for origin, record in records if record is not None))[0]
 
 
@@ -74,13 +79,13 @@ def _choose(timer: Timer, key: str, found: Iterable[tuple[Origin, Record]]) -> t
     return pending, settled
 
 
-def _with_key(timer: Timer, key: str) -> Iterator[tuple[Origin, Record]]:
+def _with_key(timer: Timer, blocks: Blocks, key: str) -> Iterator[tuple[Origin, Record]]:
     """Yield origin and record of each message that may have the delete key.
 
     Messages that are indexed by key come first, the oldest of each stream first; then those of the running tick.
     """
     code = key_hash(key)
-    found = {origin: timer.record_of(origin) for origin in timer.keys.find(code)}
+    found = {origin: record_of(timer, blocks, origin) for origin in timer.keys.find(code)}
     found |= _in_message_index(timer, key)
     rows = timer.store.journal.rows()
     running = {

@@ -21,7 +21,6 @@ from wheelmq.delay.done import DoneBits
 from wheelmq.delay.keys import ParkedKeys
 from wheelmq.delay.levels.queues import LevelQueues
 from wheelmq.delay.notes import NEAR_MS, Notes
-from wheelmq.delay.pending import State
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer import intake
 from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
@@ -31,16 +30,10 @@ from wheelmq.delay.timer.rows import near_refs, units_of
 from wheelmq.delay.timer.scans import SlotScans
 from wheelmq.delay.timer.turns import BlockWindow, Proposal, TurnPlan, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
-from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import (
-    KIND_BLOCK,
     TIMER_STREAM,
     Origin,
     Stream,
-    is_level,
-    origin_index,
-    origin_stream,
-    stream_kind,
     timer_origin,
 )
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
@@ -101,8 +94,6 @@ class Timer:
         self.scans = SlotScans(self.wheel, settings.lead_ms)
         self.counts: npt.NDArray[np.int64] = np.zeros((64, intake.COUNTS), np.int64)
         """Counts by the row of the real queue, with the columns of `intake`."""
-        self.record_elsewhere: Callable[[Origin], Record | None] = lambda origin: None
-        """Returns the record of a parked message that is not in the commit log. The blocks set this function."""
         self.armed_by: Counter[str] = Counter()
         """Number of armed references by cause. Those with a long delay are counted again under `<cause>_long`."""
 
@@ -199,32 +190,10 @@ class Timer:
 
     # Settling and state ---------------------------------------------------------------------------------------------
 
-    def record_of(self, origin: Origin) -> Record | None:
-        """Return the record of a parked message; None when it has expired or is damaged."""
-        stream = origin_stream(origin)
-        if stream_kind(stream) == KIND_BLOCK:
-            return self.record_elsewhere(origin)
-        queue, index = self.queue_of(stream), QueueOffset(origin_index(origin))
-        if index < queue.start:  # the message was settled long ago, and its record has expired
-            return None
-        return self.store.log.record_at(LogPosition(int(queue.read(index, 1)["position"][0])))
-
     def settle(self, origin: Origin) -> None:
         """Set the done bit of `origin`. This tick appends the record that carries it."""
         fresh = self.done.add(origin)
         assert fresh, f"{origin:#x} is settled twice"
-
-    def state_of(self, origin: Origin) -> State:
-        if self.armed.was_armed(np.array([origin]))[0]:
-            return State.ARMED
-        return self.place_of(origin)
-
-    def place_of(self, origin: Origin) -> State:
-        """Return the state of a pending message that is not armed."""
-        stream, index = origin_stream(origin), origin_index(origin)
-        if stream != TIMER_STREAM:
-            return State.LEVEL if is_level(stream) else State.BLOCK
-        return State.INDEXED if index < self.indexed_to else State.PARKED
 
     def stop_enqueue(self, stops: bool) -> None:
         """Set whether the messages of the timer queue are neither indexed nor staged."""

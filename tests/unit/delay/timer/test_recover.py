@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from wheelmq.delay.offline import pending_in
+from wheelmq.delay.parked import state_of
 from wheelmq.delay.pending import State
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck, check_is_apaches, load_check, save_check
 from wheelmq.formats.disk import properties as props
@@ -177,13 +178,13 @@ class TestAfterAStop:
     def test_the_state_of_a_message_follows_its_progress(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=15_000)
         timer = harness.broker.timer
-        assert timer.state_of(timer_origin(0)) is State.PARKED
+        assert state_of(timer, timer_origin(0)) is State.PARKED
         harness.advance(4000, model.work, 500)
-        assert timer.state_of(timer_origin(0)) is State.INDEXED
+        assert state_of(timer, timer_origin(0)) is State.INDEXED
         harness.advance(10_000, model.work, 500)
-        assert timer.state_of(timer_origin(0)) is State.ARMED
+        assert state_of(timer, timer_origin(0)) is State.ARMED
         harness.restart()
-        assert harness.broker.timer.state_of(timer_origin(0)) is State.ARMED
+        assert state_of(harness.broker.timer, timer_origin(0)) is State.ARMED
 
 
 class TestMissingFiles:
