@@ -429,7 +429,7 @@ class TestDeletion:
             assert len(folders) == 3 and all(folder.is_dir() for folder in folders)
             harness.advance(40_000)
             assert len(blocks(harness)) == 0 and not any(folder.exists() for folder in folders)
-            number = blocks(harness).last_number
+            number = blocks(harness).numbers.last
             harness.restart(clean=False)
             assert send(harness, 5).code == 0
             assert [block.number for block in blocks(harness)] == [number + 1]
@@ -514,7 +514,7 @@ def test_a_start_does_not_reuse_a_block_number_that_the_log_names(
     A start from a snapshot does not see the numbers that the log names before the snapshot. A start without one
     does, and it would take the new block's messages for the released messages of the old block.
     """
-    monkeypatch.setattr("wheelmq.delay.blocks.blocks.NUMBER_MAX", 5)
+    monkeypatch.setattr("wheelmq.delay.blocks.numbers.NUMBER_MAX", 5)
     settings = {"block_length_seconds": 2, "clean_resource_interval_ms": 500}
     with BrokerHarness(tmp_path, **settings) as harness:
         for _ in range(4):

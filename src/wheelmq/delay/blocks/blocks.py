@@ -17,10 +17,11 @@ from typing import Final
 import numpy as np
 
 from wheelmq.delay.blocks.block import Block, BlockSizes, Put, read_checkpoint, remove_files
+from wheelmq.delay.blocks.numbers import BlockNumbers
 from wheelmq.delay.done import Indices
 from wheelmq.formats.disk.block import REMOVED, BlockCheckpoint, block_name, block_start_ms
 from wheelmq.formats.disk.message import Message, Record
-from wheelmq.formats.disk.origin import STREAM_BITS, Origin, origin_index, origin_stream, stream_number
+from wheelmq.formats.disk.origin import Origin, origin_index, origin_stream, stream_number
 from wheelmq.formats.disk.paths import BlockPaths
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.store import Store
@@ -28,7 +29,6 @@ from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
 
-NUMBER_MAX: Final = (1 << STREAM_BITS) - 1
 _NONE: Final = np.empty(0, np.int64)
 
 Note = Callable[[], None]
@@ -46,10 +46,6 @@ class BlockGoing(OSError):
     """The block of the message is being removed from the disk. This happens when the clock was set back."""
 
 
-class NoNumberLeft(OSError):
-    """Each number belongs to a block, or to a removed block that the log still names. The blocks are too short."""
-
-
 class Blocks:
     """The blocks, in the order of their times. The times do not overlap.
 
@@ -63,19 +59,16 @@ class Blocks:
         self.settings = settings
         self._in_time: list[Block] = []
         self._by_number: dict[int, Block] = {}
+        self.numbers = BlockNumbers()
+        self.on_removed: Callable[[int], None] = lambda number: None
+        """Called with the number of a block that is gone."""
         self._going: set[int] = set()
         """Numbers of blocks whose removal has begun. It is final, because their checkpoints may say so."""
         self._removing: set[int] = set()
         """Numbers of blocks with a running removal job."""
-        self._over: dict[int, LogPosition] = {}
-        """Numbers of blocks that are gone, each with the log's end at that time. Later records do not name them."""
-        self.on_removed: Callable[[int], None] = lambda number: None
-        """Called with the number of a block that is gone."""
         self._behind: dict[int, Block] = {}
         self._last_store_ms = Millis(0)
         self._loaded: list[tuple[Block, BlockCheckpoint | None, int]] = []
-        self.last_number = 0
-        """The last number used. At a start, the highest number that a block or an origin in the log has."""
         self.last_stop_was_clean: bool | None = None
         """Whether abort.scheduled existed at the start; None in a store without blocks."""
         self.end = self.synced = 0
@@ -148,11 +141,11 @@ class Blocks:
         position in `gone`, unless the scan found some.
         """
         for number in settled.keys() | gone.keys():
-            self.last_number = max(self.last_number, number)
+            self.numbers.note_found(number)
             block, indices = self._by_number.get(number), settled.get(number, _NONE)
             if block is None:
                 end = self._store.log.end
-                self._over[number] = end if len(indices) else gone.get(number, end)
+                self.numbers.note_gone(number, end if len(indices) else gone.get(number, end))
             elif len(indices):
                 block.queue.skip_to(int(indices.max()) + 1)
                 block.queue.flag_done(indices)
@@ -162,7 +155,10 @@ class Blocks:
         self._in_time.append(block)
         self._in_time.sort(key=lambda one: one.start_ms)
         self._by_number[block.number] = block
-        self.last_number = block.number if is_new else max(self.last_number, block.number)
+        if is_new:
+            self.numbers.note_used(block.number)
+        else:
+            self.numbers.note_found(block.number)
         self._last_store_ms = max(self._last_store_ms, block.last_store_ms)
 
     # Put and read --------------------------------------------------------------------------------------------------
@@ -184,26 +180,15 @@ class Blocks:
             end_ms = min(end_ms, self._in_time[place].start_ms)
         self._disk.make_folder(self._paths.blocks)
         folder = self._paths.blocks / block_name(start_ms, length_ms)
-        known = BlockCheckpoint(self._next_number(), start_ms, end_ms)
+        number = self.numbers.next_free(self._by_number, self._store.log.start)
+        known = BlockCheckpoint(number, start_ms, end_ms)
         block = Block(self._disk, folder, known, self.settings.sizes, self._store.clock)
         self._add(block, is_new=True)
         return block
 
-    def _next_number(self) -> int:
-        """Return a number that no block has, and that no record in the log names. Raises NoNumberLeft."""
-        number = self.last_number
-        for _ in range(NUMBER_MAX):
-            number = number % NUMBER_MAX + 1
-            if number not in self._by_number and self._over.get(number, -1) <= self._store.log.start:
-                self._over.pop(number, None)
-                return number
-        raise NoNumberLeft(f"no block number is free: each of the {NUMBER_MAX} numbers is in use, or in the log")
-
     def gone(self) -> dict[int, LogPosition]:
         """Return the numbers of gone blocks that log records still name, each with the end of these records."""
-        start = self._store.log.start
-        self._over = {number: position for number, position in self._over.items() if position > start}
-        return dict(self._over)
+        return self.numbers.gone(self._store.log.start)
 
     def put(self, block: Block, message: Message, due_ms: Millis) -> Put:
         """Append a message that was parked for `block`. Raises PropertiesTooLong, RecordTooLong, DiskFull."""
@@ -293,7 +278,7 @@ class Blocks:
         self._going.discard(block.number)
         self._in_time.remove(block)
         del self._by_number[block.number]
-        self._over[block.number] = self._store.log.end
+        self.numbers.note_gone(block.number, self._store.log.end)
         self.on_removed(block.number)
 
     def may_lack_flags(self) -> bool:

@@ -367,8 +367,8 @@ class BlockScheduler:
         So this number is not reused soon, even after a start that does not scan the whole log.
         """
         ends = {block_stream(block.number): QueueOffset(block.queue.end) for block in self.blocks}
-        if self.blocks.last_number:
-            ends.setdefault(block_stream(self.blocks.last_number), QueueOffset(0))
+        if self.blocks.numbers.last:
+            ends.setdefault(block_stream(self.blocks.numbers.last), QueueOffset(0))
         return ends
 
     def write_checkpoints(self, background: Worker) -> None:

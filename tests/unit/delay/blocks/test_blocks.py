@@ -17,6 +17,7 @@ from tests.unit.delay.blocks.conftest import HOUR_MS, NEXT_HOUR_MS, SIZES, Block
 from wheelmq.delay.blocks import blocks as module
 from wheelmq.delay.blocks.block import LOG_STEP_BYTES, BlockSizes
 from wheelmq.delay.blocks.blocks import BlockGoing, BlockSettings
+from wheelmq.delay.blocks.numbers import NUMBER_MAX
 from wheelmq.formats.disk.block import BLOCK_UNIT
 from wheelmq.store.recovery import LogDamaged
 from wheelmq.store.store import PropertiesTooLong, RecordTooLong
@@ -354,9 +355,9 @@ def test_block_numbers_are_not_reused_while_the_log_names_them(bench: BlockBench
     assert bench.put(NEXT_HOUR_MS + HOUR_MS).number == 42
     bench.kill()
     assert bench.put(NEXT_HOUR_MS + 2 * HOUR_MS).number == 43
-    bench.blocks.last_number = module.NUMBER_MAX - 1
+    bench.blocks.numbers.note_used(NUMBER_MAX - 1)
     numbers = [bench.put(NEXT_HOUR_MS + i * HOUR_MS).number for i in range(3, 6)]
-    assert numbers == [module.NUMBER_MAX, 2, 3]  # 1 is in use
+    assert numbers == [NUMBER_MAX, 2, 3]  # 1 is in use
 
 
 def test_a_past_block_is_removed_once_all_its_messages_are_settled(bench: BlockBench) -> None:

@@ -171,7 +171,7 @@ def test_a_block_number_is_free_once_the_log_no_longer_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str | None
 ) -> None:
     """Restarts make no difference: the messages sent meanwhile name no block."""
-    monkeypatch.setattr("wheelmq.delay.blocks.blocks.NUMBER_MAX", 5)
+    monkeypatch.setattr("wheelmq.delay.blocks.numbers.NUMBER_MAX", 5)
     hours = ";".join(f"{hour:02d}" for hour in range(24))
     with BrokerHarness(
         tmp_path,
@@ -210,7 +210,7 @@ def test_a_block_number_is_free_once_the_log_no_longer_names_it(
         assert harness.bodies("T")[-1] == b"again"
         harness.restart(clean=False)
         harness.advance(1000)
-        assert harness.bodies("T")[-1] == b"again" and harness.broker.blocks.last_number == 1
+        assert harness.bodies("T")[-1] == b"again" and harness.broker.blocks.numbers.last == 1
 
 
 def test_a_removed_block_leaves_nothing_of_its_stream(tmp_path: Path) -> None:
@@ -227,4 +227,4 @@ def test_a_removed_block_leaves_nothing_of_its_stream(tmp_path: Path) -> None:
         harness.advance(1000)
         assert harness.broker.releaser.counts["unreadable"] == 0 and harness.bodies("T") == [b"A"]
         harness.restart()
-        assert harness.broker.blocks.last_number == 1
+        assert harness.broker.blocks.numbers.last == 1

@@ -1,0 +1,59 @@
+"""The numbers of blocks. A message's origin contains the number of its block.
+
+A number is free again once no block has it and no record in the commit log names it. Otherwise a start could take the
+messages of a new block for the settled messages of an old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+from wheelmq.formats.disk.origin import STREAM_BITS
+from wheelmq.formats.units import LogPosition
+
+NUMBER_MAX: Final = (1 << STREAM_BITS) - 1
+
+
+class NoNumberLeft(OSError):
+    """Each number belongs to a block, or to a removed block that the log still names. The blocks are too short."""
+
+
+class BlockNumbers:
+    """The last number used, and the numbers of blocks that are gone."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        """The last number used. At a start, the highest number that a block or an origin in the log has."""
+        self._gone: dict[int, LogPosition] = {}
+        """For each block that is gone, the log's end at that time. Later records do not name the block."""
+
+    def note_found(self, number: int) -> None:
+        """Note a number that a start found."""
+        self.last = max(self.last, number)
+
+    def note_used(self, number: int) -> None:
+        """Note that a new block has a number of `next_free`."""
+        self.last = number
+
+    def note_gone(self, number: int, log_end: LogPosition) -> None:
+        """Note that the block is gone, and that no record from `log_end` on names it."""
+        self._gone[number] = log_end
+
+    def next_free(self, in_use: Container[int], log_start: LogPosition) -> int:
+        """Return the next number that is not in use, and that no record from `log_start` on names.
+
+        Raises NoNumberLeft.
+        """
+        number = self.last
+        for _ in range(NUMBER_MAX):
+            number = number % NUMBER_MAX + 1
+            if number not in in_use and self._gone.get(number, -1) <= log_start:
+                self._gone.pop(number, None)
+                return number
+        raise NoNumberLeft(f"no block number is free: each of the {NUMBER_MAX} numbers is in use, or in the log")
+
+    def gone(self, log_start: LogPosition) -> dict[int, LogPosition]:
+        """Return the gone blocks that records from `log_start` on still name, each with the end of these records."""
+        self._gone = {number: end for number, end in self._gone.items() if end > log_start}
+        return dict(self._gone)
