@@ -11,8 +11,9 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -46,6 +47,16 @@ class BlockGoing(OSError):
     """The block of the message is being removed from the disk. This happens when the clock was set back."""
 
 
+class Removal(NamedTuple):
+    """The removal of a past block."""
+
+    number: int
+    job: Note
+    """Removes the files. It may run off the event loop."""
+    take_result: Callable[[object], bool]
+    """Takes the result of the job. Returns whether the block is gone."""
+
+
 class Blocks:
     """The blocks, in the order of their times. The times do not overlap.
 
@@ -60,8 +71,6 @@ class Blocks:
         self._in_time: list[Block] = []
         self._by_number: dict[int, Block] = {}
         self.numbers = BlockNumbers()
-        self.on_removed: Callable[[int], None] = lambda number: None
-        """Called with the number of a block that is gone."""
         self._going: set[int] = set()
         """Numbers of blocks whose removal has begun. It is final, because their checkpoints may say so."""
         self._removing: set[int] = set()
@@ -258,28 +267,25 @@ class Blocks:
 
         return write
 
-    def expire(self, now_ms: Millis, is_out: Callable[[Block], bool]) -> list[tuple[Note, Callable[[object], None]]]:
-        """Return the jobs that remove past blocks, whose messages are all settled (`is_out`).
-
-        The jobs may run off the event loop. Each comes with the function that takes its result. Raises DiskFull.
-        """
+    def expire(self, now_ms: Millis, is_out: Callable[[Block], bool]) -> list[Removal]:
+        """Return the removals of past blocks, whose messages are all settled (`is_out`). Raises DiskFull."""
         past = [block for block in self._in_time if block.end_ms <= now_ms or block.number in self._going]
         idle = [block for block in past if block.number not in self._removing]
         jobs = [(block.remove_job(), block) for block in idle if block.number in self._going or is_out(block)]
         self._removing.update(block.number for _, block in jobs)
         self._going |= self._removing
-        return [(job, lambda result, block=block: self._removed(block, result)) for job, block in jobs]  # type: ignore[misc]
+        return [Removal(block.number, job, partial(self._removed, block)) for job, block in jobs]
 
-    def _removed(self, block: Block, result: object) -> None:
+    def _removed(self, block: Block, result: object) -> bool:
         self._removing.discard(block.number)
         if isinstance(result, BaseException):
             log.error("the broker could not delete the past block %s: %s; it tries again", block.paths.folder, result)
-            return
+            return False
         self._going.discard(block.number)
         self._in_time.remove(block)
         del self._by_number[block.number]
         self.numbers.note_gone(block.number, self._store.log.end)
-        self.on_removed(block.number)
+        return True
 
     def may_lack_flags(self) -> bool:
         """Return whether flags of units may be missing on disk after `checkpoint_job`, and are needed there."""

@@ -11,6 +11,7 @@ import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
 from wheelmq.delay.blocks.block import Block, Put
-from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.blocks import Blocks, Removal
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.blocks.row_check import check_rows
@@ -83,7 +84,6 @@ class BlockScheduler:
         self.blocks = blocks
         self._timer = timer
         self._store = timer.store
-        blocks.on_removed = self._end_stream
         self.wheel = BlockWheel()
         self.walked_ms = 0
         self._planned: dict[int, Counts] | None = None
@@ -455,10 +455,17 @@ class BlockScheduler:
             bits = done.of(block_stream(block.number))
             return bits.first_unset(block.queue.end) >= block.queue.end and block.number not in unflagged
 
-        yield from self.blocks.expire(now_ms, is_out)
+        for removal in self.blocks.expire(now_ms, is_out):
+            yield removal.job, partial(self._take_removal, removal)
 
-    def _end_stream(self, number: int) -> None:
-        """End the stream of a block that is gone. A reference to it that is still armed counts as settled."""
+    def _take_removal(self, removal: Removal, result: object) -> None:
+        """Take the result of a removal. If the block is gone, end its stream.
+
+        A reference to it that is still armed then counts as settled.
+        """
+        if not removal.take_result(result):
+            return
+        number = removal.number
         self.wheel.drop(number)
         self._timer.armed.forget(block_stream(number))
         self._timer.done.end(block_stream(number))

@@ -366,12 +366,12 @@ def test_a_past_block_is_removed_once_all_its_messages_are_settled(bench: BlockB
     past, later = bench.blocks
     assert bench.blocks.expire(past.end_ms - 1, lambda block: True) == []
     assert bench.blocks.expire(past.end_ms, lambda block: block is not past) == []
-    [(job, done)] = bench.blocks.expire(past.end_ms, lambda block: True)
+    [removal] = bench.blocks.expire(past.end_ms, lambda block: True)
     with pytest.raises(BlockGoing):
         bench.put(NEXT_HOUR_MS)  # the clock was set back
     assert bench.blocks.expire(past.end_ms, lambda block: True) == []
-    job()
-    done(None)
+    removal.job()
+    assert removal.take_result(None) and removal.number == 1
     assert list(bench.blocks) == [later] and names(bench) == ["2027011510"]
     assert bench.put(NEXT_HOUR_MS).number == 3
     assert names(bench) == ["2027011509", "2027011510"]
@@ -384,11 +384,12 @@ def test_a_failed_removal_of_a_block_is_retried(bench: BlockBench, caplog: pytes
     [block] = bench.blocks
     bench.disk.fail_call(nth, OSError(errno.EIO, "gone"))
     for _ in range(2):
-        for job, done in bench.blocks.expire(block.end_ms, lambda block: True):
+        for removal in bench.blocks.expire(block.end_ms, lambda block: True):
             try:
-                done(job())  # type: ignore[func-returns-value]
+                removal.job()
+                assert removal.take_result(None)
             except OSError as error:
-                done(error)
+                assert not removal.take_result(error)
         if len(bench.blocks):
             with pytest.raises(BlockGoing):
                 bench.put(NEXT_HOUR_MS)  # the clock was set back
@@ -406,9 +407,9 @@ def test_an_interrupted_removal_continues_at_the_next_start(bench: BlockBench, n
     bench.checkpoint()
     [block] = bench.blocks
     bench.disk.fail_call(nth, OSError(errno.EIO, "stop here"), {Call.SYNC, Call.REMOVE, Call.SYNC_FOLDER})
-    [(job, _)] = bench.blocks.expire(block.end_ms, lambda block: True)
+    [removal] = bench.blocks.expire(block.end_ms, lambda block: True)
     with pytest.raises(OSError, match="stop here"):
-        job()
+        removal.job()
     bench.disk.heal()
     _ = bench.cut_power(nth) if cut else bench.kill()
     if nth == 1:  # the mark of the removal is not synced: a kill may keep it, a power cut does not
