@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tests.twin.test_log_kernels import both_ways, fixture_is_shared
 from tests.twin.test_send_and_release import START_MS
+from wheelmq.delay import intake
 from wheelmq.delay.done import SEGMENT_BITS, DoneBits, IndexBits
-from wheelmq.delay.timer import intake
 from wheelmq.delay.timer import rows as turn_rows
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.origin import NO_ORIGIN, level_origin, timer_origin

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from wheelmq.broker.overdue import overdue
-from wheelmq.delay.timer import intake
+from wheelmq.delay import intake
 from wheelmq.observe.histogram import Histogram
 
 if TYPE_CHECKING:

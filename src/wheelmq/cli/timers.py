@@ -19,7 +19,7 @@ from wheelmq.cli.times import parse_time
 from wheelmq.formats.units import NEVER_MS
 
 if TYPE_CHECKING:
-    from wheelmq.delay.pending import PendingMessage
+    from wheelmq.delay.pending_message import PendingMessage
     from wheelmq.formats.wire.codes import RequestCode
     from wheelmq.formats.wire.frame import Command
     from wheelmq.formats.wire.headers import Header
@@ -165,7 +165,7 @@ def list_soonest(addresses: list[str], asked: ListQuery, limit: int) -> tuple[li
     """Return the first `limit` pending messages of running brokers by due time, and the number of all pending ones."""
     import msgspec
 
-    from wheelmq.delay.pending import PendingMessage
+    from wheelmq.delay.pending_message import PendingMessage
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
 
@@ -283,7 +283,7 @@ def _from_store(store: Path, asked: ListQuery) -> Iterator[bytes]:
 def _counts_in(store: Path, asked: ListQuery) -> Counter[int]:
     import msgspec
 
-    from wheelmq.delay.pending import PendingMessage
+    from wheelmq.delay.pending_message import PendingMessage
 
     pending = (msgspec.json.decode(line, type=PendingMessage) for line in _from_store(store, asked))
     return Counter(one.due_ms // MINUTE_MS * MINUTE_MS for one in pending)

@@ -15,7 +15,7 @@ from wheelmq.cli.times import remaining_text, time_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from wheelmq.delay.pending import PendingMessage
+    from wheelmq.delay.pending_message import PendingMessage
 
 
 def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> bool:
@@ -31,7 +31,7 @@ def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> bool:
         return count > 0
     import msgspec
 
-    from wheelmq.delay.pending import PendingMessage
+    from wheelmq.delay.pending_message import PendingMessage
     from wheelmq.system.clock import SystemClock
 
     def counted() -> Iterator[PendingMessage]:

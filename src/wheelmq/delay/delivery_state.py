@@ -15,7 +15,7 @@ import msgspec
 
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.parked import place_of, state_of
-from wheelmq.delay.pending import PendingMessage, State, describe
+from wheelmq.delay.pending_message import PendingMessage, State, describe
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props

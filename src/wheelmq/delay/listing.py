@@ -19,7 +19,7 @@ from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.blocks.search import END as END
 from wheelmq.delay.due_times import due_times
 from wheelmq.delay.parked import state_of
-from wheelmq.delay.pending import PendingMessage, describe
+from wheelmq.delay.pending_message import PendingMessage, describe
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.pending import State
+from wheelmq.delay.pending_message import State
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import (

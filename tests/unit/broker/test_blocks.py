@@ -14,7 +14,7 @@ from tests.unit.broker.test_send import inner
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.park import BOTH
 from wheelmq.delay.offline import pending_in
-from wheelmq.delay.pending import State
+from wheelmq.delay.pending_message import State
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import BLOCK_TOPIC, BLOCK_UNIT, FLAG_DONE

@@ -21,7 +21,7 @@ from wheelmq.cli import main
 from wheelmq.cli import timers_view as view
 from wheelmq.cli.times import time_text
 from wheelmq.delay.offline import pending_in
-from wheelmq.delay.pending import PendingMessage, State
+from wheelmq.delay.pending_message import PendingMessage, State
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.timer import TIMER_TOPIC

@@ -13,7 +13,7 @@ import pytest
 
 from wheelmq.delay.levels.offsets import DelayOffsetsBody
 from wheelmq.delay.offline import pending_in
-from wheelmq.delay.pending import State
+from wheelmq.delay.pending_message import State
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_COMPRESSED, Host, Message
 from wheelmq.formats.disk.origin import KIND_LEVEL, level_origin, origin_text

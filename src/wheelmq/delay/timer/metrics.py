@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay.timer import intake
+from wheelmq.delay import intake
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.bodies import BodyError, DataVersion, TimingCount

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay import intake
 from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import Armed
 from wheelmq.delay.done import DoneBits
@@ -22,7 +23,6 @@ from wheelmq.delay.keys import ParkedKeys
 from wheelmq.delay.levels.queues import LevelQueues
 from wheelmq.delay.notes import NEAR_MS, Notes
 from wheelmq.delay.refs import Refs
-from wheelmq.delay.timer import intake
 from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck

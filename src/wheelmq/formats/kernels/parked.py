@@ -1,6 +1,6 @@
 """The timer's share of the rows of a tick: references of parked messages, and counts by queue.
 
-Twin: `delay.timer.intake`.
+Twin: `delay.intake`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 from wheelmq.delay.offline import pending_in
 from wheelmq.delay.parked import state_of
-from wheelmq.delay.pending import State
+from wheelmq.delay.pending_message import State
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck, check_is_apaches, load_check, save_check
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.index import INDEX_HEADER, SLOT_BYTES

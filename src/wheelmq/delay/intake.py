@@ -1,4 +1,4 @@
-"""Collect from a tick's journal what the timer needs: parked messages, cancels and settled messages."""
+"""Collect from a tick's journal the delayed messages of all generations: parked, cancels and settled ones."""
 
 from __future__ import annotations
 
