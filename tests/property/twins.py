@@ -38,7 +38,7 @@ def recovered(broker: Broker) -> dict[str, Any]:
         "log": (store.log.end, store.log.last_store_ms, store.log.damaged, store.last_position),
         "queue ends": {key: queue.end for key, queue in store.queues.items() if queue.end},
         "done": timer.done.of(TIMER_STREAM).get(np.arange(timer.queue.end + 1)).tolist(),
-        "pending": {key: int(timer.pending_by_queue[row]) for key, row in keys.items() if timer.pending_by_queue[row]},
+        "pending": {key: int(timer.counts.by_queue[row]) for key, row in keys.items() if timer.counts.by_queue[row]},
         "armed": armed,
         "noted": (timer.notes.count, timer.notes.next_fire_ms),
         "keys": {key: [one.origin for one in found] for key, found in by_key.items()},

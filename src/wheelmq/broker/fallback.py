@@ -106,7 +106,7 @@ class Fallback:
         if now_ms >= self._look_ms or self._has_more:
             self._look_ms = now_ms + STEP_MS // 4
             is_working |= self._index(wall_ms, now_ms)
-            is_idle_and_away = now_ms - self._held_ms >= AWAY_MS and bool(self._timer.pending_by_queue.sum() > 0)
+            is_idle_and_away = now_ms - self._held_ms >= AWAY_MS and bool(self._timer.counts.by_queue.sum() > 0)
             if is_working or is_idle_and_away:
                 self._begin(now_ms)
             self._end_when_idle(wall_ms, now_ms, is_idle=is_turning and not is_working)

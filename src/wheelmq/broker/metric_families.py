@@ -84,7 +84,7 @@ class Families:
             ("rocketmq_timer_dequeue", "Settled since the start", intake.SETTLED, CounterMetricFamily),
         ):
             family = kind(name, text, labels=[*self._labels, "topic"])
-            for topic, count in sorted(self._broker.store.queues.by_topic(timer.counts[:, column]).items()):
+            for topic, count in sorted(self._broker.store.queues.by_topic(timer.counts.table[:, column]).items()):
                 family.add_metric([*self._labels.values(), topic], count)
             yield family
 
@@ -217,7 +217,7 @@ class Families:
 def waiting_by_place(broker: Broker) -> dict[str, int]:
     """Return the number of pending messages in the timer, in level queues and in blocks."""
     timer = broker.timer
-    in_all, in_blocks = int(timer.pending_by_queue.sum()), broker.block_scheduler.waiting
+    in_all, in_blocks = int(timer.counts.by_queue.sum()), broker.block_scheduler.waiting
     in_levels = timer.levels.count_pending()
     return {"timer": max(0, in_all - in_blocks - in_levels), "level": in_levels, "block": in_blocks}
 

@@ -113,7 +113,7 @@ class TimerTasks:
     def _log_progress(self) -> None:
         """Log one line if anything has changed since the last line."""
         broker, timer = self._broker, self._broker.timer
-        waiting = int(timer.pending_by_queue.sum())
+        waiting = int(timer.counts.by_queue.sum())
         released = broker.releaser.counts["released"]
         progress = (int(timer.queue.end), timer.indexed_to, released, waiting)
         if progress == self._progress:

@@ -60,7 +60,7 @@ class Recount:
         self._timer = timer
         self._blocks = blocks
         self._done = timer.done.copy()
-        self._known = timer.pending_by_queue.copy()
+        self._known = timer.counts.by_queue.copy()
         self._found = np.zeros(len(self._known), np.int64)
         self._ends: dict[Stream, int] = {**timer.ends()}
         self._ends |= {block_stream(block.number): block.queue.end for block in blocks}
@@ -111,7 +111,7 @@ class Recount:
         assert not self.is_void
         wrong = self._found.copy()
         wrong[: len(self._known)] -= self._known
-        self._timer.correct_pending(wrong)
+        self._timer.counts.correct(wrong)
         return wrong
 
 

@@ -187,7 +187,7 @@ def _check_counts(broker: Broker, log: Log) -> None:
     parked = {timer_origin(index): record for index, record in log.parked.items()} | log.in_levels | _in_blocks(broker)
     waiting = [record.message.properties for origin, record in parked.items() if origin not in done]
     expected = Counter(one[props.REAL_TOPIC] for one in waiting if broker.store.real_queue(one) >= 0)
-    counted = broker.store.queues.by_topic(broker.timer.pending_by_queue)
+    counted = broker.store.queues.by_topic(broker.timer.counts.by_queue)
     assert counted == expected, f"the broker counts {counted}, but there are {dict(expected)}"
 
 

@@ -185,11 +185,11 @@ class TestRelease:
         model = PipelineModel(harness)
         harness.advance(2000, model.work)
         harness.restart(clean=clean)
-        assert int(harness.broker.timer.pending_by_queue.sum()) == 3
+        assert int(harness.broker.timer.counts.by_queue.sum()) == 3
         model = PipelineModel(harness)
         harness.advance(30_000, model.work)
         assert released(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in (1, 3, 8, 12, 25)]
-        assert int(harness.broker.timer.pending_by_queue.sum()) == 0
+        assert int(harness.broker.timer.counts.by_queue.sum()) == 0
 
     def test_no_message_is_late_without_a_pipeline(self, harness: BrokerHarness) -> None:
         for seconds in range(1, 60, 4):
@@ -467,7 +467,7 @@ class TestDeletion:
             harness.start()
             harness.advance(5000)
             assert harness.read_queue("T") == []
-            assert int(harness.broker.timer.pending_by_queue.sum()) == 1
+            assert int(harness.broker.timer.counts.by_queue.sum()) == 1
 
     def test_log_expiry_waits_for_the_flags_in_blocks(self, harness: BrokerHarness) -> None:
         send(harness, 1)
@@ -556,7 +556,7 @@ class TestDamage:
         units[2 * BLOCK_UNIT.size - 1] |= FLAG_DONE
         file.write_bytes(units)
         harness.start()
-        assert int(harness.broker.timer.pending_by_queue.sum()) == 2
+        assert int(harness.broker.timer.counts.by_queue.sum()) == 2
         snapshot = harness.broker.paths.snapshot
         harness.stop()
         shutil.rmtree(paths.queue)

@@ -370,7 +370,7 @@ class TestPoison:
         assert record.message.properties["own"] == "x"
         assert record.message.properties[props.WMQ_ORIGIN] == origin_text(timer_origin(index))
         assert harness.broker.releaser.counts["dead_letter"] == 1
-        assert sum(harness.broker.timer.pending_by_queue) == 0
+        assert sum(harness.broker.timer.counts.by_queue) == 0
         harness.restart(clean=False)
         harness.advance(5000)
         assert len(harness.read_queue(DEAD_LETTER_TOPIC)) == 1
@@ -400,7 +400,7 @@ class TestPoison:
         assert harness.bodies("T") == [b"1", b"2"]
         assert harness.broker.releaser.counts["unreadable"] == 1
         assert not harness.broker.releaser.has_more()
-        assert sum(harness.broker.timer.pending_by_queue) == 1  # it is not settled: a good copy may be restored
+        assert sum(harness.broker.timer.counts.by_queue) == 1  # it is not settled: a good copy may be restored
         assert harness.send("T", b"3").code == 0
         harness.broker.store.log.files.file_at(0).view[4] = 0xDA
         harness.restart()

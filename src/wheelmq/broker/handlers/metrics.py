@@ -74,7 +74,7 @@ def timer_metrics(broker: Broker) -> dict[str, Any]:
     """Return the numbers of pending, overdue, armed and noted messages, and counts by way of arming and release."""
     timer, late = broker.timer, overdue(broker)
     return {
-        "pending": int(timer.pending_by_queue.sum()),
+        "pending": int(timer.counts.by_queue.sum()),
         "overdue": late.messages,
         "overdue_ms": late.late_ms,
         "armed": timer.armed.count,

@@ -340,7 +340,7 @@ class BlockScheduler:
         timer.done.update(origins[~is_there])
         rows, origins = rows[is_there], origins[is_there]
         queues = self._store.queue_rows(rows[:, col.REAL_TOPIC], rows[:, col.REAL_QUEUE_ID], records.names)
-        timer.count_pending(queues)
+        timer.counts.add(queues)
         self._waiting.update(queues.tolist())
         timer.keys.add_elsewhere(rows[:, col.KEY_HASH], origins, timer.done)
         near = units["due_ms"] <= self.walked_ms
@@ -353,7 +353,7 @@ class BlockScheduler:
 
     def waiting_elsewhere(self) -> npt.NDArray[np.int64]:
         """Return the numbers of pending messages in the timer and level queues, by the row of the real queue."""
-        waiting = self._timer.pending_by_queue.copy()
+        waiting = self._timer.counts.by_queue.copy()
         for real_queue, count in self._waiting.items():
             if real_queue >= 0:
                 waiting[real_queue] -= count

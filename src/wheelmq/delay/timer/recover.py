@@ -228,7 +228,7 @@ class TimerRecovery:
             raise SnapshotWrong(errno.EIO, str(error.strerror)) from None
         timer.store.log.damaged |= damaged
         timer.done.update(read[np.isin(read[:, _POSITION], list(damaged)), _ORIGIN])
-        timer.count_waiting(self._waiting)
+        timer.counts.add_numbers(self._waiting)
         joined = np.concatenate((pending, read[~timer.done.get(read[:, _ORIGIN])]))
         return joined[np.argsort(joined[:, _ORIGIN], kind="stable")]
 
@@ -408,7 +408,7 @@ class TimerRecovery:
 
     def _count_and_key(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer
-        timer.count_pending(pending[:, _REAL_QUEUE])
+        timer.counts.add(pending[:, _REAL_QUEUE])
         index = timer.keys.index
         fresh = pending if index is None else pending[pending[:, _POSITION] >= index.indexed_to]
         timer.keys.add(fresh[:, _KEY], fresh[:, _ORIGIN], timer.done, timer.store.log.end)

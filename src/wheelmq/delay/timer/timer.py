@@ -22,6 +22,7 @@ from wheelmq.delay.done import DoneBits
 from wheelmq.delay.keys import ParkedKeys
 from wheelmq.delay.levels.queues import LevelQueues
 from wheelmq.delay.notes import NEAR_MS, Notes
+from wheelmq.delay.pending_counts import PendingCounts
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
 from wheelmq.delay.timer.log import TimerLog
@@ -92,15 +93,9 @@ class Timer:
         self.turns = Turns(0, 0)
         self.indexed_to = 0
         self.scans = SlotScans(self.wheel, settings.lead_ms)
-        self.counts: npt.NDArray[np.int64] = np.zeros((64, intake.COUNTS), np.int64)
-        """Counts by the row of the real queue, with the columns of `intake`."""
+        self.counts = PendingCounts(store.queues)
         self.armed_by: Counter[str] = Counter()
         """Number of armed references by cause. Those with a long delay are counted again under `<cause>_long`."""
-
-    @property
-    def pending_by_queue(self) -> npt.NDArray[np.int64]:
-        """Number of pending messages, by the row of their real queue."""
-        return self.counts[:, intake.PENDING]
 
     def ends(self) -> dict[Stream, QueueOffset]:
         return {TIMER_STREAM: self.queue.end, **{level.stream: level.queue.end for level in self.levels}}
@@ -113,8 +108,7 @@ class Timer:
 
     def take_journal(self, rows: Rows) -> bool:
         """Process the appended rows, which park and settle messages. Return whether any message is settled."""
-        self._make_room(len(self.store.queues))
-        taken = intake.take(rows, self.counts)
+        taken = intake.take(rows, self.counts.grown_table())
         if taken.settled:
             self.armed.forget_settled(self.done)
             self.keys.drop_settled(taken.settled, self.done)
@@ -124,11 +118,6 @@ class Timer:
             self.keys.add(taken.key_hashes, taken.refs[:, ref.ORIGIN], self.done, self.store.dispatched_to)
             self.notes.add(self.levels.note(taken.refs), self.store.clock.now_ms())
         return taken.settled > 0
-
-    def _make_room(self, queues: int) -> None:
-        if queues > len(self.counts):
-            more = np.zeros((max(queues, 2 * len(self.counts)) - len(self.counts), intake.COUNTS), np.int64)
-            self.counts = np.concatenate((self.counts, more))
 
     def arm_near(self, now_ms: Millis) -> None:
         """Arm messages that are due within a second and not indexed yet. This is the near lane."""
@@ -163,26 +152,8 @@ class Timer:
 
     def note_parked(self, origin: Origin, key_hash: int, real_queue: int) -> None:
         """Count a parked message that is not in the commit log, and add the hash of its delete key."""
-        self._make_room(len(self.store.queues))
-        if real_queue >= 0:
-            self.counts[real_queue, [intake.PENDING, intake.PARKED]] += 1
+        self.counts.park(real_queue)
         self.keys.add_elsewhere(np.array([key_hash]), np.array([origin]), self.done)
-
-    def count_pending(self, queue_rows: npt.NDArray[np.int64]) -> None:
-        """Count the messages that recovery found pending, by the rows of their real queues."""
-        self._make_room(len(self.store.queues))
-        np.add.at(self.pending_by_queue, queue_rows[queue_rows >= 0], 1)
-
-    def count_waiting(self, counts: npt.NDArray[np.int64]) -> None:
-        """Add numbers of pending messages that recovery found, by the row of the real queue."""
-        self._make_room(len(counts))
-        self.pending_by_queue[: len(counts)] += counts
-
-    def correct_pending(self, change: npt.NDArray[np.int64]) -> None:
-        """Correct the numbers of pending messages, by the row of the real queue. No number falls below 0."""
-        self._make_room(len(change))
-        pending = self.pending_by_queue[: len(change)]
-        np.maximum(pending + change, 0, out=pending)
 
     def arm_recovered(self, refs: Refs) -> None:
         """Arm the messages that recovery found within the lead."""

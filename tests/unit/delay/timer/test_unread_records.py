@@ -61,7 +61,7 @@ def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
 def check(harness: BrokerHarness, cancelled: int = 0) -> None:
     """Check that all messages except the first `cancelled` are pending and leave in time."""
     invariants.check(harness.broker)
-    assert harness.broker.timer.pending_by_queue.sum() == COUNT - cancelled
+    assert harness.broker.timer.counts.by_queue.sum() == COUNT - cancelled
     pending = harness.broker.timer_tasks.metrics.table().timing_count
     for topic in ("T0", "T1"):
         expected = sum(1 for delay_ms in DELAYS_MS[cancelled:] if f"T{delay_ms % 2}" == topic)
@@ -71,7 +71,7 @@ def check(harness: BrokerHarness, cancelled: int = 0) -> None:
     assert sorted(int(record.message.body) for record in out) == DELAYS_MS[cancelled:]
     for record in out:
         assert int(record.message.properties[props.TIMER_DEQUEUE_MS]) == START_MS + int(record.message.body)
-    assert harness.broker.timer.pending_by_queue.sum() == 0
+    assert harness.broker.timer.counts.by_queue.sum() == 0
 
 
 def cancel(harness: BrokerHarness, delay_ms: int) -> str:
