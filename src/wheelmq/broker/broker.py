@@ -53,8 +53,6 @@ from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.broker.turn_coordinator import TurnCoordinator
 from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.delay_offsets import DelayOffsets
-from wheelmq.delay.levels import parse_levels
 from wheelmq.delay.levels.offsets import DelayOffsets
 from wheelmq.delay.levels.table import parse_levels
 from wheelmq.delay.release import Releaser
@@ -122,7 +120,7 @@ class Broker:
         self.pipeline = TurnCoordinator(self)
         self.fast_send, fast_release = self._open_fast()
         """None when kernels are off: the plain code then serves every frame."""
-        self.releaser = Releaser(self.store, self.timer, fast_release)
+        self.releaser = Releaser(self.store, self.timer, self.blocks, fast_release)
         self.boot_ms = clock.now_ms()
         self.ticks, self.overload, self.steps = Ticks(clock), OverloadGuard(self), Steps(clock.monotonic)
         self.admission = Admission(self)
