@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from wheelmq.config import apache
 from wheelmq.config.apache import Reading
+from wheelmq.config.environment import variables
 from wheelmq.config.errors import ConfigError
 from wheelmq.config.schema import Given, Schema, nearest
-
-PREFIX: Final = "WHEELMQ_"
-DELIMITER: Final = "__"
 
 
 def read(file: Path | None, schema: Schema[Any], schemas: Callable[[], Iterable[Schema[Any]]]) -> Reading:
@@ -49,11 +46,6 @@ def read_bytes(file: Path) -> bytes:
 def is_toml(file: Path) -> bool:
     """Return whether the name of `file` says that it is TOML."""
     return file.suffix.lower() == ".toml"
-
-
-def variables() -> list[str]:
-    """Return the environment variables that have the form of a setting, as in WHEELMQ_TIMER__PRECISION_MS."""
-    return [name for name in os.environ if name.upper().startswith(PREFIX) and DELIMITER in name[len(PREFIX) :]]
 
 
 def read_pairs(pairs: Mapping[str, str], schema: Schema[Any]) -> Reading:

@@ -17,9 +17,9 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from wheelmq.config.apache import Reading
+from wheelmq.config.environment import DELIMITER, PREFIX, variable_of, variables
 from wheelmq.config.errors import ConfigError
 from wheelmq.config.schema import Given, Schema, nearest
-from wheelmq.config.sources import DELIMITER, PREFIX, variables
 
 Schemas = Iterable[Schema[Any]]
 
@@ -40,7 +40,7 @@ def check(tables: dict[str, Any], file: str, schema: Schema[Any], schemas: Schem
     The file may have the settings of all `schemas`. Raises ConfigError with one line for each setting that is unknown
     or not allowed.
     """
-    known = {_variable(group, key) for one in schemas for group, keys in one.groups.items() for key in keys}
+    known = {variable_of(group, key) for one in schemas for group, keys in one.groups.items() for key in keys}
     problems = [
         f"the environment's {name} is no setting{nearest(name, known)}"
         for name in variables()
@@ -130,9 +130,5 @@ def _problems(error: ValidationError, file: str, schemas: Schemas) -> Iterator[s
 
 
 def _where(file: str, group: str, key: str) -> str:
-    name = _variable(group, key)
+    name = variable_of(group, key)
     return f"the environment's {name}" if name in map(str.upper, os.environ) else f"{file}, [{group}] {key}"
-
-
-def _variable(group: str, key: str) -> str:
-    return f"{PREFIX}{group}{DELIMITER}{key}".upper()
