@@ -44,7 +44,6 @@ NET_CIRCLE = {
     "net/failed_writes.py",
     "net/frame_deadline.py",
     "net/memory_guard.py",
-    "net/round_robin.py",
     "net/server.py",
 }
 

@@ -8,10 +8,8 @@ for clients with thousands. A new connection is not busy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from wheelmq.net.server import Server, ServerConnection
+from collections.abc import Callable
+from typing import Final, Protocol
 
 ROUND_S: Final = 0.01
 ROUND_BYTES: Final = 1 << 20
@@ -21,22 +19,30 @@ SHORT_BYTES: Final = 64 << 10
 """Limits of a turn in a round that has ended early."""
 
 
+class TurnTaker(Protocol):
+    """A connection, as the round robin sees it."""
+
+    def take_turn(self) -> None:
+        """Serve the requests that wait."""
+        ...
+
+
 class RoundRobin:
     """The turns of a server's connections."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
         self._ends_s: float | None = None
         """End of the running round, or None between rounds."""
         self._bytes = 0
-        self.waiting: dict[ServerConnection, None] = {}
+        self.waiting: dict[TurnTaker, None] = {}
         """Connections that wait for a turn, in order."""
         self.postponed = 0
         """Turns that waited for a later round, since the start."""
 
     def begin(self) -> tuple[float, int]:
         """Begin a turn. Return its end, and the bytes of answers that may be queued in it."""
-        now_s = self._server.loop.time()
+        now_s = self._now_s()
         if self._ends_s is None:
             self._ends_s = now_s + ROUND_S
         return max(self._ends_s, now_s + SHORT_S), max(ROUND_BYTES - self._bytes, SHORT_BYTES)
@@ -48,19 +54,19 @@ class RoundRobin:
     @property
     def is_round_over(self) -> bool:
         """Whether busy connections must wait for the next round."""
-        is_late = self._ends_s is not None and self._server.loop.time() >= self._ends_s
+        is_late = self._ends_s is not None and self._now_s() >= self._ends_s
         return is_late or self._bytes >= ROUND_BYTES
 
-    def postpone(self, connection: ServerConnection) -> None:
+    def postpone(self, connection: TurnTaker) -> None:
         """Give `connection` a turn in a later round."""
         self.postponed += 1
         self.waiting[connection] = None
 
-    def forget(self, connection: ServerConnection) -> None:
+    def forget(self, connection: TurnTaker) -> None:
         """Remove a closed connection."""
         self.waiting.pop(connection, None)
 
-    def is_waiting(self, connection: ServerConnection) -> bool:
+    def is_waiting(self, connection: TurnTaker) -> bool:
         return connection in self.waiting
 
     def end_round(self) -> None:
@@ -68,12 +74,11 @@ class RoundRobin:
         self._ends_s, self._bytes = None, 0
 
     def serve_waiting(self) -> None:
-        """Begin a round with turns of waiting connections, until the round is over.
+        """Give waiting connections their turns, until the round is over.
 
         The server calls this before it reads again. A callback of uvloop would run after the next reads. These reads
         can fill each round, and then no waiting connection would get a turn.
         """
-        self._server.schedule_round()
         for connection in list(self.waiting):
             if self.is_round_over:
                 return

@@ -344,7 +344,7 @@ class Server:
         self.connections: set[ServerConnection] = set()
         self.dirty: list[ServerConnection] = []
         self.memory_guard = MemoryGuard(self)
-        self.round_robin = RoundRobin(self)
+        self.round_robin = RoundRobin(self.loop.time)
         self.bad_frames = 0
         """Connections that were closed because they sent no frame, or one that could not be served."""
         self.slow_frames = 0
@@ -429,6 +429,7 @@ class Server:
         if self.on_tick is not None:
             self.on_tick()
         if self.round_robin.waiting:
+            self.schedule_round()
             self.round_robin.serve_waiting()
 
     def _attempt(self, step: Callable[[], T]) -> T | None:
