@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from wheelmq.net.server import Server, ServerConnection
+
+class FrameSender(Protocol):
+    """A connection, as its deadline sees it."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether reading pauses until the peer has read its answers."""
+        ...
+
+    @property
+    def bytes_drained(self) -> int:
+        """Bytes of answers that have left since the connection opened."""
+        ...
+
+    def close_slow(self) -> None:
+        """Close the connection, because its frame is incomplete at the deadline."""
+        ...
 
 
 class FrameDeadline:
@@ -17,30 +34,26 @@ class FrameDeadline:
     connection must not need a garbage collection.
     """
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
+        self._loop = loop
+        self._deadline_s = deadline_s
         self._timer: asyncio.TimerHandle | None = None
         self._drained_bytes = 0
         """Bytes of answers that had left the connection when the timer started."""
 
-    def watch(self, connection: ServerConnection, *, begun: bool, moved: bool) -> None:
+    def watch(self, connection: FrameSender, *, begun: bool, moved: bool) -> None:
         """Start the timer of an unfinished frame. Stop it after progress or at the end of the frame."""
         if self._timer is not None and (moved or not begun):
             self._timer.cancel()
             self._timer = None
         if begun and self._timer is None and connection.is_open:
-            deadline_s = self._server.limits.frame_deadline_s
             self._drained_bytes = connection.bytes_drained
-            self._timer = self._server.loop.call_later(deadline_s, self._expire, connection)
+            self._timer = self._loop.call_later(self._deadline_s, self._expire, connection)
 
-    def _expire(self, connection: ServerConnection) -> None:
+    def _expire(self, connection: FrameSender) -> None:
         """Close the connection, unless its bytes are unread only because the peer still reads answers."""
         self._timer = None
-        server = self._server
         if connection.is_stalled and connection.bytes_drained > self._drained_bytes:
             self.watch(connection, begun=True, moved=False)
             return
-        text = "closing %s: a frame is incomplete after %s s"
-        server.log.log(logging.INFO, "slow", text, connection.peer, server.limits.frame_deadline_s)
-        server.slow_frames += 1
-        connection.close()
+        connection.close_slow()

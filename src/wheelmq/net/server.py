@@ -51,7 +51,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_large = False
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
-        self._frame_deadline = FrameDeadline(server)
+        self._frame_deadline = FrameDeadline(server.loop, server.limits.frame_deadline_s)
         self._close_timer: asyncio.TimerHandle | None = None
         self._paused = False
         self.is_stalled = False
@@ -238,6 +238,14 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._hold(None)
             self._transport.close()
             self._close_timer = self._server.loop.call_later(self._server.limits.close_s, self._transport.abort)
+
+    def close_slow(self) -> None:
+        """Close the connection, because its frame is incomplete at the deadline."""
+        server = self._server
+        text = "closing %s: a frame is incomplete after %s s"
+        server.log.log(logging.INFO, "slow", text, self.peer, server.limits.frame_deadline_s)
+        server.slow_frames += 1
+        self.close()
 
     def abort(self) -> None:
         """Close at once. The queued frames are lost."""
