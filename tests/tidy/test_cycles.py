@@ -42,7 +42,6 @@ BROKER_CIRCLE = {
 NET_CIRCLE = {
     "net/core.py",
     "net/failed_writes.py",
-    "net/memory_guard.py",
     "net/server.py",
 }
 

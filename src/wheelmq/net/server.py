@@ -351,7 +351,7 @@ class Server:
         """The buffer that all connections read into, one after another."""
         self.connections: set[ServerConnection] = set()
         self.dirty: list[ServerConnection] = []
-        self.memory_guard = MemoryGuard(self)
+        self.memory_guard = MemoryGuard(self.loop, self.limits.bytes_in_flight_max, self.connections, self.write)
         self.round_robin = RoundRobin(self.loop.time)
         self.bad_frames = 0
         """Connections that were closed because they sent no frame, or one that could not be served."""
