@@ -41,7 +41,6 @@ BROKER_CIRCLE = {
 
 NET_CIRCLE = {
     "net/core.py",
-    "net/failed_writes.py",
     "net/server.py",
 }
 

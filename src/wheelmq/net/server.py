@@ -17,8 +17,8 @@ from typing import TypeVar, cast
 
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, FrameError
+from wheelmq.net.answer_writer import AnswerWriter
 from wheelmq.net.core import Core
-from wheelmq.net.failed_writes import warn_of_lost_answers, write
 from wheelmq.net.frame_deadline import FrameDeadline
 from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
 from wheelmq.net.memory_guard import MemoryGuard
@@ -51,6 +51,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_large = False
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
+        self._writer: AnswerWriter | None = None
         self._frame_deadline = FrameDeadline(server.loop, server.limits.frame_deadline_s)
         self._close_timer: asyncio.TimerHandle | None = None
         self._paused = False
@@ -61,7 +62,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         """End of the connection's turn: its time, and its number of queued bytes."""
         self._is_busy = False
         """Whether its last turn left whole requests unserved. They are in `_rest` until its next turn."""
-        self._written_bytes = 0
         self._has_moved = True
         """Whether bytes arrived since the last idle check."""
         self._drained_bytes = 0
@@ -72,7 +72,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.sends = True
         self.waiting_since: float | None = None
         self.last_request: tuple[int, int] | None = None
-        self.last_answer = b""  # the head of the last frame that was written
 
     # asyncio's side ------------------------------------------------------------------------------------------------
 
@@ -88,6 +87,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         address, port = peer[:2]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.peer = Host(socket.inet_pton(family, address.partition("%")[0]), port)
+        self._writer = AnswerWriter(self._server.log, transport)
         self.is_open = True
         self._server.connections.add(self)
         if self._server.memory_guard.is_on:
@@ -182,8 +182,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and self._transport is not None:
-            warn_of_lost_answers(self._server.log, self, self._transport, self._written_bytes, exc)
+        if exc is not None and self._writer is not None:
+            self._writer.warn_of_lost_answers(self, exc)
         self.is_open = False
         self._frame_deadline.watch(self, begun=False, moved=True)
         if self._close_timer is not None:
@@ -221,11 +221,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.round_robin.charge(len(frame))
 
     def flush(self) -> None:
-        if self._transport is not None and self._out:
-            if not self._transport.is_closing():
-                self._written_bytes += self._queued_bytes
-                frames = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-                write(self._server.log, self, self._transport, frames)
+        if self._writer is not None and self._out:
+            self._writer.write(self._out[0] if len(self._out) == 1 else b"".join(self._out), self)
             self._out.clear()
             self._queued_bytes = 0
             self.go_on()
@@ -299,12 +296,12 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def bytes_unread(self) -> int:
         """Bytes of answers that were written and have not left."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return 0 if self._writer is None else self._writer.bytes_unread
 
     @property
     def bytes_drained(self) -> int:
         """Bytes of answers that have left since the connection opened."""
-        return self._written_bytes - self.bytes_unread
+        return 0 if self._writer is None else self._writer.bytes_drained
 
     @property
     def bytes_held(self) -> int:

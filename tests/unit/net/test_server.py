@@ -375,7 +375,7 @@ class TestFailedWrites:
                 raise RuntimeError("no write")
 
             assert failing._transport is not None
-            monkeypatch.setattr(failing, "_transport", Wrapped(failing._transport, fail))
+            monkeypatch.setattr(failing._writer, "_transport", Wrapped(failing._transport, fail))
             peer[1].write(b"x")
             other[1].write(b"x")
             assert await other[0].readexactly(len(self.ANSWER)) == self.ANSWER
