@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from wheelmq.net.server import ServerConnection
+C = TypeVar("C", contravariant=True)
+"""The type of the connections that a core serves."""
 
 
-class Core(Protocol):
+class Core(Protocol[C]):
     """Serves frames, without sockets."""
 
-    def receive(self, connection: ServerConnection, buffer: memoryview, end: int) -> int:
+    def receive(self, connection: C, buffer: memoryview, end: int) -> int:
         """Serve the whole frames in `buffer[:end]` until the connection must wait.
 
         Returns the number of bytes that were served. Raises FrameError.
         """
         ...
 
-    def connection_lost(self, connection: ServerConnection) -> None: ...
+    def connection_lost(self, connection: C) -> None: ...
 
     def end_round(self) -> bool:
         """Finish the work of a round. Returns whether a tick is due."""

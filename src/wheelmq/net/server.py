@@ -339,7 +339,9 @@ def _holds_frame(view: memoryview) -> bool:
 class Server:
     """Listens for connections and runs the core's rounds and ticks."""
 
-    def __init__(self, core: Core, *, limits: Limits | None = None, sockets: SocketOptions | None = None) -> None:
+    def __init__(
+        self, core: Core[ServerConnection], *, limits: Limits | None = None, sockets: SocketOptions | None = None
+    ) -> None:
         self.core = core
         self.loop = asyncio.get_running_loop()
         self.limits = limits or Limits()
