@@ -54,6 +54,7 @@ from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.store import Store
 from wheelmq.system.disk import MappedFile
+from wheelmq.system.single_flight import SingleFlight
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class MessageIndex:
         if size.slots < 1 or size.units < 2:
             raise ValueError(f"an index file needs at least 1 slot and 2 units, not {size.slots} and {size.units}")
         self._store = store
-        self._worker = worker
+        self._flight = SingleFlight(worker, store.clock, retry_s=RETRY_S)
         self._size = size
         self._folder = store.paths.index
         self._files: list[MappedFile] = []
@@ -100,9 +101,8 @@ class MessageIndex:
         self._wanted = np.zeros(1, np.int64)
         """1 while a thread waits for `_adding`."""
         self._mark: IndexMark | None = None
-        self._is_busy = self._sync_has_failed = False
+        self._sync_has_failed = False
         self._failure = ""
-        self._again_s = 0.0
         self.gather_s = GATHER_S
         self._gathered_s = 0.0
         """When the next job begins if the backlog is small."""
@@ -123,9 +123,8 @@ class MessageIndex:
         now_s = self._store.clock.monotonic()
         job = self._next_job(self._store.dispatched_to) if begin_s <= now_s else None
         if job is not None:
-            self._is_busy = True
             self._gathered_s = now_s + self.gather_s
-            self._worker.submit(job, self._followed)
+            self._flight.submit(job, done=lambda _: self._followed(), failed=self._failed)
 
     def expedite(self) -> None:
         """Start the next job without waiting for GATHER_S, because a caller needs the index."""
@@ -133,12 +132,10 @@ class MessageIndex:
 
     def next_s(self) -> float | None:
         """Return the monotonic time at which `poll` has work; None if it has none."""
-        behind_bytes = self._store.dispatched_to - self.indexed_to
-        if self._is_busy or behind_bytes <= 0:
+        next_s, behind_bytes = self._flight.next_s, self._store.dispatched_to - self.indexed_to
+        if next_s is None or behind_bytes <= 0:
             return None
-        if self._failure:
-            return self._again_s
-        return 0.0 if behind_bytes >= GATHER_BYTES else self._gathered_s
+        return next_s if self._failure or behind_bytes >= GATHER_BYTES else self._gathered_s
 
     def close(self) -> None:
         """Index at most CLOSE_BYTES_MAX more and sync the index. No job may run any more."""
@@ -270,16 +267,17 @@ class MessageIndex:
             known.append(self._store.index_mark.name)
         return max([index_file_name(self._store.clock.now_ms()), *(f"{int(name) + 1:017d}" for name in known)])
 
-    def _followed(self, result: object) -> None:
-        self._is_busy = False
+    def _failed(self, error: Exception) -> None:
+        self._followed(f"{type(error).__name__}: {error}")
+
+    def _followed(self, failure: str = "") -> None:
+        """Note the progress of a job that ended. Log its failure if the previous job did not fail with the same one."""
         self.indexed_to = max(self._reached, self._store.log.start)  # the records may have expired meanwhile
-        failure = f"{type(result).__name__}: {result}" if isinstance(result, BaseException) else ""
         if failure and failure != self._failure:
             log.error(
                 "the message index does not yet have the messages after log position %d: %s", self.indexed_to, failure
             )
         self._failure = failure
-        self._again_s = self._store.clock.monotonic() + RETRY_S
 
     # Reading -------------------------------------------------------------------------------------------------------
 

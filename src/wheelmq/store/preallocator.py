@@ -15,6 +15,7 @@ from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.warm_locks import WarmLocks
 from wheelmq.system.clock import Clock
+from wheelmq.system.single_flight import SingleFlight
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
@@ -49,11 +50,11 @@ class PagePreallocator:
 
     def __init__(self, files: MappedSequence, worker: Worker, clock: Clock, step_bytes: int = STEP_BYTES) -> None:
         self._files = files
-        self._worker = worker
+        self._flight = SingleFlight(worker)
         self._clock = clock
         self._step_bytes = step_bytes
         self._populated_to = self._stored_to = 0
-        self._is_populating = self._has_failed = False
+        self._has_failed = False
         self._stored_s = 0.0
         self._stored_at = 0
         """Time of the last step populated for writing, and the written position at that time."""
@@ -71,8 +72,8 @@ class PagePreallocator:
             self._rests = self._rests + 1 if position == self._stored_at else 0
             self._stored_to = position
         start = max(self._stored_to if stores else self._populated_to, position)
-        if self._is_populating or start >= min(position + ahead_bytes, files.made_to):
-            return self._is_populating
+        if self._flight.is_running or start >= min(position + ahead_bytes, files.made_to):
+            return self._flight.is_running
         file = files.made_at(start)
         at = start % files.file_bytes
         stop = min(at + self._step_bytes, file.size)
@@ -80,26 +81,28 @@ class PagePreallocator:
             self._stored_to, self._stored_at = start + stop - at, position
             self._stored_s = self._clock.monotonic()
         self._populated_to = max(self._populated_to, start + stop - at)
-        self._is_populating = True
-        self._worker.submit(partial(file.populate, at, stop, stores=stores), self._populated)
+        self._flight.submit(
+            partial(file.populate, at, stop, stores=stores), done=self._populated, failed=self._warn_once
+        )
         return True
 
     def _is_stale(self, position: int, coming_bytes: int, enough_bytes: int) -> bool:
         """Return whether to populate pages for writing again, because `enough_bytes` were appended or will be."""
         grown_bytes = position - self._stored_at
-        if self._is_populating or max(grown_bytes, coming_bytes) < enough_bytes:
+        if self._flight.is_running or max(grown_bytes, coming_bytes) < enough_bytes:
             return False
         if not grown_bytes and self._rests >= RESTS_MAX:
             return False
         return self._clock.monotonic() - self._stored_s >= FRESH_S
 
-    def _populated(self, result: Any) -> None:
-        """Note the end of a step and log the first failure.
-        Populating only saves time, so a failure has no other effect."""
-        self._is_populating = False
-        if result is not True and not self._has_failed:
+    def _populated(self, is_supported: bool) -> None:
+        if not is_supported:
+            self._warn_once("the system does not support it (Linux before 5.14)")
+
+    def _warn_once(self, why: object) -> None:
+        """Log the first failure. Populating only saves time, so a failure has no other effect."""
+        if not self._has_failed:
             self._has_failed = True
-            why = result if isinstance(result, BaseException) else "the system does not support it (Linux before 5.14)"
             log.warning(
                 "the broker does not populate pages of %s ahead, which makes sends slower: %s", self._files.folder, why
             )
