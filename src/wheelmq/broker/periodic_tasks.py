@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from wheelmq.broker.rejection import rejection_text
 from wheelmq.system.disk import StoreRemoved
 from wheelmq.system.memory import FreedMemory
+from wheelmq.system.single_flight import SingleFlight
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -40,10 +41,11 @@ class PeriodicTasks:
         self._checkpoint_from_ms = 0
         self._files = (broker.topics.file, broker.groups.file)
         settings, lane = broker.settings, broker.block_scheduler
+        block_checkpoints = SingleFlight(broker.workers.background)
         self.every(settings.offsets_persist_ms, lambda: self._save(broker.consumer_offsets))
         self.every(FILTERS_PERSIST_MS, lambda: self._save(broker.consumer_filters))
         self.every(settings.checkpoint_ms, self._write_checkpoint)
-        self.every(settings.checkpoint_ms, lambda: lane.write_checkpoints(broker.workers.background))
+        self.every(settings.checkpoint_ms, lambda: lane.write_checkpoints(block_checkpoints))
         self.every(CLIENTS_EXPIRE_MS, self._expire_clients)
         self.every(settings.clean_resource_interval_ms, self._expire_files)
         self.every(RATES_SAMPLE_MS, self._sample_rates)

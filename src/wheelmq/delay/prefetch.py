@@ -7,7 +7,7 @@ read since they were written.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from wheelmq.formats.disk.origin import KIND_BLOCK, KIND_SHIFT
 from wheelmq.formats.units import Millis
 from wheelmq.store.mapped import HeldFiles, MappedSequence
 from wheelmq.system.disk import MappedFile
+from wheelmq.system.single_flight import SingleFlight, ignore
 from wheelmq.system.workers import Worker
 
 AHEAD_MS: Final = 3000
@@ -63,55 +64,49 @@ def bring_in(spans: Spans) -> None:
 
 
 class BlockPrefetcher:
-    """Prefetches the records that scans of blocks armed. `poll` runs in every tick, cheaply if idle."""
+    """Prefetches the records that scans of blocks armed. `poll` runs in every tick, cheaply if idle.
+
+    It ignores failures: the release itself reads the records that are not in memory.
+    """
 
     def __init__(self, lane: BlockScheduler, worker: Worker) -> None:
         self._lane = lane
-        self._worker = worker
-        self._is_busy = False
+        self._flight = SingleFlight(worker)
 
     def poll(self) -> None:
         """Start to prefetch the records armed since the last call, unless a prefetch is running."""
-        if self._lane.walked and not self._is_busy:
+        if self._lane.walked and not self._flight.is_running:
             walked, self._lane.walked = self._lane.walked, []
-            self._is_busy = True
 
             def job() -> None:
                 for records in walked:
                     bring_in(spans_of(*records))
 
-            self._worker.submit(job, self._done)
-
-    def _done(self, result: Any) -> None:
-        """Ignore the result: the release itself reads the records that are not in memory."""
-        self._is_busy = False
+            self._flight.submit(job, failed=ignore)
 
 
 class Prefetcher:
-    """Prefetches records of armed timers and levels that fire soon. `poll` runs in every tick, cheaply if idle."""
+    """Prefetches records of armed timers and levels that fire soon. `poll` runs in every tick, cheaply if idle.
+
+    It ignores failures, like BlockPrefetcher.
+    """
 
     def __init__(self, timer: Timer, worker: Worker) -> None:
         self._timer = timer
-        self._worker = worker
+        self._flight = SingleFlight(worker)
         self._warmed_to_ms = 0
-        self._is_busy = False
 
     def poll(self, now_ms: Millis) -> None:
         """Start the next step if it is time."""
         until_ms = now_ms + AHEAD_MS
-        if self._is_busy or until_ms - self._warmed_to_ms < STEP_MS:
+        if self._flight.is_running or until_ms - self._warmed_to_ms < STEP_MS:
             return
         parts = self._timer.armed.firing(max(self._warmed_to_ms, now_ms), until_ms)
         self._warmed_to_ms = until_ms
         spans = self._spans(np.concatenate(parts)) if parts else []
         if spans:
-            self._is_busy = True
-            self._worker.submit(lambda: bring_in(spans), self._done)
+            self._flight.submit(lambda: bring_in(spans), failed=ignore)
 
     def _spans(self, refs: ref.Refs) -> Spans:
         refs = refs[refs[:, ref.ORIGIN] >> KIND_SHIFT != KIND_BLOCK]
         return spans_of(self._timer.store.log.files, refs[:, ref.POSITION], refs[:, ref.SIZE])
-
-    def _done(self, result: Any) -> None:
-        """Ignore the result: the release itself reads the records that are not in memory."""
-        self._is_busy = False

@@ -27,6 +27,7 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
+from wheelmq.system.single_flight import SingleFlight
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
@@ -87,29 +88,27 @@ class Snapshots:
         self._timer = timer
         self._lane = lane
         self._index = index
-        self._background = background
+        self._flight = SingleFlight(background)
         self._settings = settings
         self._hides_nothing = hides_nothing
         self.index_mark: IndexMark | None = None
         """The part of the message index that is on disk according to the last snapshot."""
         self._taken: _Taken | None = None
-        self._is_busy = False
         self._last_position = store.log.start
         self._last_indexed_to = self._indexed_to()
         self._last_ms = store.clock.monotonic_ms()
 
     def poll(self, monotonic_ms: int) -> None:
         """Take a snapshot if it is due, and write it once the log is on disk up to P. Runs at each tick's end."""
-        if self._is_busy:
+        if self._flight.is_running:
             return
         if self._taken is None:
             if self.is_due(monotonic_ms):
                 self._taken = self._take()
                 self._last_ms = monotonic_ms if self._taken is not None else self._last_ms
         elif self._store.log.synced >= self._taken.position:
-            job = self._job(self._taken)
-            self._is_busy, self._taken = True, None
-            self._background.submit(job, self._written)
+            job, self._taken = self._job(self._taken), None
+            self._flight.submit(job, failed=_log_failure)
 
     def close(self) -> None:
         """Flush the log and write a last snapshot. No job may run any more. Raises OSError of the log."""
@@ -119,7 +118,7 @@ class Snapshots:
             try:
                 self._job(taken)()
             except OSError as error:
-                self._written(error)
+                _log_failure(error)
 
     def is_due(self, monotonic_ms: int) -> bool:
         """Return whether the next `poll` takes a snapshot, if nothing prevents it."""
@@ -206,7 +205,6 @@ class Snapshots:
             blocks_gone=taken.blocks_gone,
         )
 
-    def _written(self, result: object) -> None:
-        self._is_busy = False
-        if isinstance(result, BaseException):
-            log.error("the broker could not write the snapshot for the next start: %s", result)
+
+def _log_failure(error: Exception) -> None:
+    log.error("the broker could not write the snapshot for the next start: %s", error)

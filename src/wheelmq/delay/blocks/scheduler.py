@@ -51,7 +51,7 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.journal import Rows
 from wheelmq.store.mapped import HeldFiles
 from wheelmq.system.failpoint import reach
-from wheelmq.system.workers import Worker
+from wheelmq.system.single_flight import SingleFlight
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,6 @@ class BlockScheduler:
         self._settled: deque[_Settled] = deque()
         self.flagged_to = self._store.log.start
         """Records before this log position settle only messages whose units are flagged on disk."""
-        self._is_writing = False
         self.put_count = 0
         self._waiting: Counter[int] = Counter()
         """Number of pending messages of blocks, by the row of their real queue."""
@@ -371,18 +370,17 @@ class BlockScheduler:
             ends.setdefault(block_stream(self.blocks.numbers.last), QueueOffset(0))
         return ends
 
-    def write_checkpoints(self, background: Worker) -> None:
+    def write_checkpoints(self, flight: SingleFlight) -> None:
         """Flag the units of settled messages. Then a worker syncs the units and writes the blocks' checkpoints.
 
-        Only one such job runs at a time.
+        Does nothing while an earlier job of `flight` runs.
         """
-        if self._is_writing:
+        if flight.is_running:
             return
         upto = self._flag_settled()
         job = self.blocks.checkpoint_job()
         if job is not None:
-            self._is_writing = True
-            background.submit(job, lambda result: self._checkpoints_written(upto, result))
+            flight.submit(job, done=lambda _: self._note_flagged(upto), failed=_log_unwritten)
         else:
             self._note_flagged(upto)
 
@@ -420,13 +418,6 @@ class BlockScheduler:
         for block, places in by_block:
             block.queue.flag_done(origins[places[places < whole]] & INDEX_MASK)
         return whole
-
-    def _checkpoints_written(self, upto: LogPosition, result: object) -> None:
-        self._is_writing = False
-        if isinstance(result, BaseException):
-            log.error("units of blocks may not be on disk; the next start writes them again: %s", result)
-        else:
-            self._note_flagged(upto)
 
     def _note_flagged(self, upto: LogPosition) -> None:
         """Note that the flags up to log position `upto` are on disk, unless a block's failed sync left some out."""
@@ -469,6 +460,10 @@ class BlockScheduler:
         self.wheel.drop(number)
         self._timer.armed.forget(block_stream(number))
         self._timer.done.end(block_stream(number))
+
+
+def _log_unwritten(error: Exception) -> None:
+    log.error("units of blocks may not be on disk; the next start writes them again: %s", error)
 
 
 def _settled_in_blocks(rows: Rows) -> npt.NDArray[np.int64]:

@@ -17,6 +17,7 @@ from wheelmq.store import config_file
 from wheelmq.store.store import Store
 from wheelmq.system.disk import Disk
 from wheelmq.system.failpoint import reach
+from wheelmq.system.single_flight import SingleFlight
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
@@ -55,14 +56,13 @@ class DelayOffsets:
     def __init__(self, store: Store, offsets: Callable[[], Table], background: Worker, interval_ms: int) -> None:
         self._store = store
         self._offsets = offsets
-        self._background = background
+        self._flight = SingleFlight(background)
         self._interval_ms = interval_ms
         self._next_ms = store.clock.monotonic_ms() + interval_ms
         known = load(store.disk, store.paths)
         self._saved = known.offset_table if known is not None and known.wheelmq else None
         self._counter = 0 if known is None else known.data_version.counter
         self._noted: tuple[LogPosition, Table] | None = None
-        self._is_busy = False
 
     def poll(self, monotonic_ms: int) -> None:
         """Note the offsets when it is time, and write them when their records are on disk. Runs in every tick."""
@@ -71,10 +71,9 @@ class DelayOffsets:
             offsets = self._offsets()
             if offsets != self._saved:
                 self._noted = self._store.log.end, offsets
-        if self._noted is not None and not self._is_busy and self._store.log.synced >= self._noted[0]:
-            self._is_busy = True
+        if self._noted is not None and not self._flight.is_running and self._store.log.synced >= self._noted[0]:
             job, self._noted = self._job(self._noted[1]), None
-            self._background.submit(job, self._written)
+            self._flight.submit(job, failed=_log_failure)
 
     def close(self) -> None:
         """Write the offsets for the last time. The log must be on disk, and no job may run any more."""
@@ -83,7 +82,7 @@ class DelayOffsets:
             try:
                 self._job(offsets)()
             except OSError as error:
-                self._written(error)
+                _log_failure(error)
 
     def _job(self, offsets: Table) -> Callable[[], None]:
         self._counter += 1
@@ -97,7 +96,6 @@ class DelayOffsets:
 
         return job
 
-    def _written(self, result: object) -> None:
-        self._is_busy = False
-        if isinstance(result, BaseException):
-            log.error("the broker could not write delayOffset.json: %s", result)
+
+def _log_failure(error: Exception) -> None:
+    log.error("the broker could not write delayOffset.json: %s", error)

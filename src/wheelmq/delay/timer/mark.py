@@ -24,6 +24,7 @@ from wheelmq.formats.units import LogPosition
 from wheelmq.store.store import Store
 from wheelmq.system.disk import Disk
 from wheelmq.system.failpoint import reach
+from wheelmq.system.single_flight import SingleFlight
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
@@ -117,9 +118,8 @@ class CheckFile:
 
     def __init__(self, store: Store, background: Worker) -> None:
         self._store = store
-        self._background = background
+        self._flight = SingleFlight(background)
         self._noted: tuple[LogPosition, TimerCheck] | None = None
-        self._is_busy = False
 
     def note(self, check: TimerCheck) -> None:
         """Note `check`, which holds for the log up to its present end. The timer log is on disk as far as it says."""
@@ -127,16 +127,15 @@ class CheckFile:
 
     def poll(self) -> None:
         """Start to write the noted check, if it may be written. Called in every tick."""
-        if self._noted is None or self._is_busy or self._store.log.synced < self._noted[0]:
+        if self._noted is None or self._flight.is_running or self._store.log.synced < self._noted[0]:
             return
-        check, self._noted, self._is_busy = self._noted[1], None, True
-        self._background.submit(lambda: self.write(check), self._written)
+        check, self._noted = self._noted[1], None
+        self._flight.submit(lambda: self.write(check), failed=_log_failure)
 
     def write(self, check: TimerCheck) -> None:
         """Write `check`, which holds for the part of the log on disk. Raises OSError."""
         save_check(self._store.disk, self._store.paths, check)
 
-    def _written(self, result: object) -> None:
-        self._is_busy = False
-        if isinstance(result, BaseException):
-            log.error("the broker could not write timercheck: %s", result)
+
+def _log_failure(error: Exception) -> None:
+    log.error("the broker could not write timercheck: %s", error)

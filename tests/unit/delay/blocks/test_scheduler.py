@@ -14,6 +14,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.system.single_flight import SingleFlight
 from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.disk import Call
 from wheelmq.testing.harness import Ask, BrokerHarness
@@ -124,22 +125,23 @@ def test_flags_do_not_pass_the_end_of_the_dispatched_log(tmp_path: Path) -> None
 def test_unsynced_flags_keep_the_settling_records_in_the_log(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, clean_resource_interval_ms=1 << 30, checkpoint_ms=1 << 30) as harness:
         lane, log = harness.broker.block_scheduler, harness.broker.store.log
+        flight = SingleFlight(InlineWorker())
         to_middle_of_block(harness)
         for seconds in (3, 8, 15):  # two in one block, the third in the next
             submit(harness, seconds, b"%d" % seconds)
         harness.advance(2500)
-        lane.write_checkpoints(InlineWorker())
+        lane.write_checkpoints(flight)
         block, other = harness.broker.blocks
         released_from = log.end
         harness.advance(2500)
         harness.disk.fail_call(1, OSError(errno.EIO, "gone"), {Call.SYNC})
-        lane.write_checkpoints(InlineWorker())
+        lane.write_checkpoints(flight)
         assert block.has_failed and not other.has_failed
-        lane.write_checkpoints(InlineWorker())
+        lane.write_checkpoints(flight)
         submit(harness, 14, b"of the other block")
         harness.advance(2500)
         assert other.checkpoint_job() is not None
-        lane.write_checkpoints(InlineWorker())
+        lane.write_checkpoints(flight)
         assert lane.needed_from() <= released_from < log.synced
 
 
