@@ -12,18 +12,19 @@ A failed fsync is final: the kernel may have dropped the pages, so nothing may b
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Final
 
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.holds import DurableAnswers
 from wheelmq.broker.settings import BrokerSettings, FlushMode
 from wheelmq.broker.store_health import StoreHealth
-from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.blocks import Blocks, Note
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.store.store import Store
 from wheelmq.system.memory import PHYSICAL_BYTES
+from wheelmq.system.single_flight import SingleFlight
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
@@ -43,9 +44,9 @@ class _Side:
     """The log, or the logs of the blocks: its waiting answers and its flushes."""
 
     def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+        self.flight = SingleFlight(worker)
         self.answers = DurableAnswers()
-        self.is_running = self.is_wanted = False
+        self.is_wanted = False
         self.due_ms = 0
         """When unflushed bytes are flushed even if no answer waits."""
 
@@ -111,7 +112,7 @@ class Flush:
 
     def is_asked_for(self) -> bool:
         """Return whether a requested flush can begin."""
-        return any(side.is_wanted and not side.is_running and self._is_behind(side) for side in self._sides())
+        return any(side.is_wanted and not side.flight.is_running and self._is_behind(side) for side in self._sides())
 
     def tick(self, now_ms: int, *, is_burst: bool = False) -> None:
         """Begin the flushes that are due, in monotonic milliseconds. With ASYNC_FLUSH, a burst delays them."""
@@ -120,10 +121,12 @@ class Flush:
         if self._begins(self._of_log, now_ms):
             self._thorough_ms = now_ms + self._settings.flush_commit_log_thorough_interval
             upto, flush_log = self._store.flush_job()
-            self._of_log.worker.submit(flush_log, lambda result: self._log_flushed(upto, result))
+            self._of_log.flight.submit(flush_log, done=lambda _: self._log_flushed(upto), failed=self._flush_failed)
         if self._begins(self._of_blocks, now_ms):
             put_count, flush_blocks = self._blocks.flush_job()
-            self._of_blocks.worker.submit(flush_blocks, lambda result: self._blocks_flushed(put_count, result))
+            self._of_blocks.flight.submit(
+                flush_blocks, done=lambda notes: self._blocks_flushed(put_count, notes), failed=self._flush_failed
+            )
 
     def _burst_patience_ms(self) -> int:
         if self._store.log.end - self._store.log.synced > BURST_BYTES_MAX:
@@ -132,11 +135,11 @@ class Flush:
         return max(0, min(BURST_INTERVALS * interval_ms, BURST_MS_MAX) - interval_ms)
 
     def _begins(self, side: _Side, now_ms: int) -> bool:
-        """Return whether a flush of `side` begins now. If so, mark it as running."""
-        is_idle = self._health.failure is not None or side.is_running or not self._is_behind(side)
+        """Return whether a flush of `side` begins now. If so, set when the next one is due."""
+        is_idle = self._health.failure is not None or side.flight.is_running or not self._is_behind(side)
         if is_idle or not (side.is_wanted or now_ms >= self._flush_ms(side)):
             return False
-        side.is_running, side.is_wanted = True, False
+        side.is_wanted = False
         side.due_ms = now_ms + self._settings.flush_interval_ms
         return True
 
@@ -162,7 +165,9 @@ class Flush:
         timeout_ms = self._settings.sync_flush_timeout_ms
         waits = [ms + timeout_ms for side in self._sides() if (ms := side.answers.oldest_ms()) is not None]
         if self._health.failure is None:
-            waits += [self._flush_ms(one) for one in self._sides() if not one.is_running and self._is_behind(one)]
+            waits += [
+                self._flush_ms(one) for one in self._sides() if not one.flight.is_running and self._is_behind(one)
+            ]
         return min(waits, default=None)
 
     def cancel_waiting(self) -> None:
@@ -174,23 +179,19 @@ class Flush:
             for connection, frames, late in side.answers.take_overdue(before_ms):
                 connection.send(late or _as_timed_out(frames))
 
-    def _log_flushed(self, upto: LogPosition, result: object) -> None:
-        if self._has_ended(self._of_log, result):
+    def _log_flushed(self, upto: LogPosition) -> None:
+        if self._health.failure is None:
             self._store.note_flushed(upto)
             self._of_log.answers.free(upto)
 
-    def _blocks_flushed(self, put_count: int, result: Any) -> None:
-        if self._has_ended(self._of_blocks, result):
-            self._blocks.note_flushed(put_count, result)
+    def _blocks_flushed(self, put_count: int, notes: list[Note]) -> None:
+        if self._health.failure is None:
+            self._blocks.note_flushed(put_count, notes)
             self._of_blocks.answers.free(put_count)
 
-    def _has_ended(self, side: _Side, result: object) -> bool:
-        """End a flush of `side`. Returns whether its bytes count as on disk."""
-        side.is_running = False
-        if isinstance(result, BaseException):
-            log.critical("a flush of the log failed: %s", result)
-            self._health.fail(result)
-        return self._health.failure is None
+    def _flush_failed(self, error: Exception) -> None:
+        log.critical("a flush of the log failed: %s", error)
+        self._health.fail(error)
 
 
 def _as_timed_out(frames: bytes) -> bytes:

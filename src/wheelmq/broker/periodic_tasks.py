@@ -6,7 +6,6 @@ They save tables that change too often for a write per change, write checkpoints
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +37,7 @@ class PeriodicTasks:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._every: list[tuple[int, int, Callable[[], None]]] = []
+        self._checkpoints = SingleFlight(broker.workers.background)
         self._checkpoint_from_ms = 0
         self._files = (broker.topics.file, broker.groups.file)
         settings, lane = broker.settings, broker.block_scheduler
@@ -103,17 +103,18 @@ class PeriodicTasks:
         """
         broker = self._broker
         began_ms = broker.clock.monotonic_ms()
-        job = None if began_ms < self._checkpoint_from_ms else broker.store.checkpoint_job()
+        if self._checkpoints.is_running or began_ms < self._checkpoint_from_ms:
+            return
+        job = broker.store.checkpoint_job()
         if job is None:
             return
 
-        def done(result: object) -> None:
+        def rest(result: object) -> None:
             now_ms = broker.clock.monotonic_ms()
             self._checkpoint_from_ms = now_ms + CHECKPOINT_REST * (now_ms - began_ms)
             self.note_saved(result)
 
-        self._checkpoint_from_ms = sys.maxsize
-        broker.workers.background.submit(job, done)
+        self._checkpoints.submit(job, done=rest, failed=rest)
 
     def _expire_clients(self) -> None:
         broker = self._broker

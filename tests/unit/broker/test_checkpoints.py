@@ -52,3 +52,20 @@ def test_one_checkpoint_of_blocks_runs_at_a_time(
         harness.advance(5 * EVERY_MS)
         assert len(made) == count
         background.run()
+
+
+@both_outcomes
+def test_the_disk_rests_nine_times_as_long_as_a_checkpoint_took(
+    harness: BrokerHarness, background: HeldWorker, monkeypatch: pytest.MonkeyPatch, error: OSError | None
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(harness.broker.store, "checkpoint_job", counted(made, error))
+    harness.advance(EVERY_MS)
+    assert len(made) == 1
+    harness.advance(3 * EVERY_MS)
+    assert len(made) == 1, "it still runs"
+    background.run()
+    harness.advance(9 * 3 * EVERY_MS - 1)
+    assert len(made) == 1, "the disk rests"
+    harness.advance(EVERY_MS)
+    assert len(made) == 2

@@ -16,6 +16,7 @@ from wheelmq.store import config_file
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 from wheelmq.system.rate_limited_log import RateLimitedLog
+from wheelmq.system.single_flight import SingleFlight
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
@@ -49,13 +50,12 @@ class TableFile:
         self.path = path
         self._disk = disk
         self._clock = clock
-        self._worker = worker
+        self._flight = SingleFlight(worker)
         self._take = take
         self._written = written
         self._changes = 0
         self._saved = 0
         """Changes that the file holds."""
-        self._is_writing = False
         self._due_ms = 0
         self._rest_until_ms = 0
         self._waiting: list[tuple[int, Saved]] = []
@@ -96,15 +96,15 @@ class TableFile:
         if due_ms is None or due_ms > monotonic_ms:
             return
         upto, value = self._changes, self._take()
-        self._is_writing = True
-        self._worker.submit(
+        self._flight.submit(
             lambda: config_file.save(self._disk, self.path, value),
-            lambda result: self._ended(upto, monotonic_ms, result),
+            done=lambda _: self._ended(upto, monotonic_ms, None),
+            failed=lambda error: self._ended(upto, monotonic_ms, error),
         )
 
     def next_ms(self) -> int | None:
         """Return when the next write is due, or None if there is nothing to write."""
-        if self._is_writing or self._changes == self._saved:
+        if self._flight.is_running or self._changes == self._saved:
             return None
         return max(self._rest_until_ms, 0 if self._waiting else self._due_ms)
 
@@ -120,13 +120,12 @@ class TableFile:
                     "the broker could not write %s at the stop, and its last changes are lost: %s", self.path, error
                 )
 
-    def _ended(self, upto: int, began_ms: int, result: object) -> None:
+    def _ended(self, upto: int, began_ms: int, failure: Exception | None) -> None:
         now_ms = self._now_ms()
-        self._is_writing = False
         self._rest_until_ms = now_ms + min(now_ms - began_ms, REST_MS_MAX)
         error: OSError | None = None
-        if isinstance(result, BaseException):
-            error = result if isinstance(result, OSError) else OSError(f"{type(result).__name__}: {result}")
+        if failure is not None:
+            error = failure if isinstance(failure, OSError) else OSError(f"{type(failure).__name__}: {failure}")
             self._rest_until_ms, self._due_ms = now_ms + RETRY_MS, now_ms + WRITE_INTERVAL_MS
             self._log.warn("failed", "the broker could not write %s, and will try again: %s", self.path, error)
         else:
