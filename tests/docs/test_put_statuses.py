@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tests.unit.broker import test_put_statuses
-from wheelmq.broker.put_status import CODES, PutStatus
+from wheelmq.broker.admission.put_status import CODES, PutStatus
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "put-statuses.md"
 ROWS = re.findall(r"^\| ([A-Z_]+) \|.*\| (\d+) \|.*\| `(\w+)` \|$", PAGE.read_text(), re.MULTILINE)

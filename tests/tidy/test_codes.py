@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from wheelmq.broker import handlers
+from wheelmq.broker.admission.unsupported_codes import REFUSED
 from wheelmq.broker.dispatch import HANDLERS
-from wheelmq.broker.unsupported_codes import REFUSED
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.nameserver.nameserver import NameServer
 from wheelmq.nameserver.settings import NameServerSettings

@@ -19,7 +19,10 @@ from random import Random
 import numpy as np
 
 from wheelmq.broker import part_settings
-from wheelmq.broker.admission import Admission
+from wheelmq.broker.admission.error_text import TimersLost
+from wheelmq.broker.admission.overload import OverloadGuard
+from wheelmq.broker.admission.sends import Admission
+from wheelmq.broker.admission.store_health import RETRY_MS, StoreHealth
 from wheelmq.broker.arrivals import Arrivals
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.connection import Connection
@@ -34,7 +37,6 @@ from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.opening import open_engine
 from wheelmq.broker.overload import OverloadGuard
 from wheelmq.broker.periodic_tasks import PeriodicTasks
-from wheelmq.broker.rejection import TimersLost
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.slices import Slices
@@ -46,7 +48,6 @@ from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.statistics import BrokerStats
 from wheelmq.broker.steps import FAILED_STEP_MS, Steps
-from wheelmq.broker.store_health import RETRY_MS, StoreHealth
 from wheelmq.broker.timer_tasks import TimerTasks
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.transactions import Transactions

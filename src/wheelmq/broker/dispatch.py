@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from wheelmq.broker.admission.unsupported_codes import REASONS
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.holds import HOLDS_MAX, HOLDS_OF_ONE_MAX
 from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hold, LaterAnswer, PeerError, Request
-from wheelmq.broker.unsupported_codes import REASONS
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from wheelmq.broker.rejection import rejection_text
+from wheelmq.broker.admission.error_text import rejection_text
 from wheelmq.system.disk import StoreRemoved
 from wheelmq.system.memory import FreedMemory
 from wheelmq.system.single_flight import SingleFlight

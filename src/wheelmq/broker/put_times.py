@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
-from wheelmq.broker.put_status import PutStatus
+from wheelmq.broker.admission.put_status import PutStatus
 from wheelmq.broker.request import PeerError
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message

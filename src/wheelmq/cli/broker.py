@@ -119,7 +119,7 @@ def _say_listening(app: BrokerApp, as_json: bool) -> None:
 
 def _say_failed(failure: BaseException, as_json: bool) -> None:
     """Print the failure that ended a broker, and the remedy."""
-    from wheelmq.broker.rejection import TimersLost, rejection_text
+    from wheelmq.broker.admission.error_text import TimersLost, rejection_text
     from wheelmq.system.disk import StoreRemoved
 
     why = f"the disk did not keep its word: {failure}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wheelmq.broker.rejection import TimersLost
+from wheelmq.broker.admission.error_text import TimersLost
 from wheelmq.testing import invariants
 from wheelmq.testing.harness import BrokerHarness
 

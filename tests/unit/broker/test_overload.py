@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from wheelmq.broker import overload
+from wheelmq.broker.admission import overload
+from wheelmq.broker.admission.overload import ADMIN, GROUPS, SEND, UNBOUNDED, RequestGroup
 from wheelmq.broker.dispatch import HANDLERS
-from wheelmq.broker.overload import ADMIN, GROUPS, SEND, UNBOUNDED, RequestGroup
 from wheelmq.broker.schema import BROKER
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode

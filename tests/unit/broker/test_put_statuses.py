@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.test_send import inner
-from wheelmq.broker.put_status import PutStatus
+from wheelmq.broker.admission.put_status import PutStatus
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.broker.rejection import rejection_text
+from wheelmq.broker.admission.error_text import rejection_text
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.system.disk import DiskFull
 from wheelmq.testing import invariants

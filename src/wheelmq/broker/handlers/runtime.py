@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from wheelmq.broker import overload
+from wheelmq.broker.admission import overload
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Request, reply
 from wheelmq.formats.wire.codes import RequestCode

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import (
@@ -20,7 +21,6 @@ from wheelmq.broker.handlers.put import (
 )
 from wheelmq.broker.hook_contexts import send_context
 from wheelmq.broker.hooks import SendMessageContext
-from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, DurableInBlock, Give, LaterAnswer, PeerError, Request
 from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.broker.transactions.halves import half_of

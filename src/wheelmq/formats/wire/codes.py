@@ -6,7 +6,10 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """The operation of a request. broker.unsupported_codes lists the codes that are not served, with the reasons."""
+    """The operation of a request.
+
+    broker.admission.unsupported_codes lists the codes that are not served, with the reasons.
+    """
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from wheelmq.broker.rejection import TimersLost, rejection_text
+from wheelmq.broker.admission.error_text import TimersLost, rejection_text
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import StoreRemoved
 from wheelmq.system.rate_limited_log import RateLimitedLog

@@ -15,7 +15,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from wheelmq.broker.put_status import PutFailed, PutStatus
+from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import PeerError
 from wheelmq.formats.wire.codes import ResponseCode
 

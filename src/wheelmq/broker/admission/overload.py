@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from wheelmq.broker.admission import slave_text
+from wheelmq.broker.admission.sends import slave_text
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.formats.wire.codes import RequestCode as Code
 from wheelmq.system.rate_limited_log import RateLimitedLog
