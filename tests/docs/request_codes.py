@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.tidy.test_codes import TO_CLIENTS
 from wheelmq.broker import handlers
-from wheelmq.broker.admission.unsupported_codes import REFUSED
+from wheelmq.broker.admission.unsupported_codes import UNSUPPORTED
 from wheelmq.broker.dispatch import HANDLERS
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.nameserver.nameserver import NameServer
@@ -83,16 +83,16 @@ def page() -> str:
     ]
     names = [_item(f"**{_name(code)}** ({tests.get(code, '')})") for code in RequestCode if code in name_server]
     clients = [_item(f"**{_name(code)}**") for code in RequestCode if code in TO_CLIENTS and code not in HANDLERS]
-    refused: dict[str, list[str]] = {}
-    for code, reason in sorted(REFUSED.items()):
-        refused.setdefault(reason, []).append(_name(code).replace(" ", NO_BREAK))
+    by_reason: dict[str, list[str]] = {}
+    for code, reason in sorted(UNSUPPORTED.items()):
+        by_reason.setdefault(reason, []).append(_name(code).replace(" ", NO_BREAK))
     return "\n".join(
         [
             HEAD,
             _section("The broker", broker),
             _section("The name server", names),
             _section("Requests of a broker to its clients", clients),
-            _section("Unsupported", [_item(f"**{reason}**:", ", ".join(names)) for reason, names in refused.items()]),
+            _section("Unsupported", [_item(f"**{reason}**:", ", ".join(names)) for reason, names in by_reason.items()]),
         ]
     )
 

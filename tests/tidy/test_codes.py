@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wheelmq.broker import handlers
-from wheelmq.broker.admission.unsupported_codes import REFUSED
+from wheelmq.broker.admission.unsupported_codes import UNSUPPORTED
 from wheelmq.broker.dispatch import HANDLERS
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.nameserver.nameserver import NameServer
@@ -39,17 +39,17 @@ def served(tmp_path: Path) -> set[int]:
 
 
 def test_every_code_is_served_sent_or_rejected(served: set[int]) -> None:
-    homeless = [code.name for code in RequestCode if code not in served | TO_CLIENTS | set(REFUSED)]
+    homeless = [code.name for code in RequestCode if code not in served | TO_CLIENTS | set(UNSUPPORTED)]
     assert homeless == []
 
 
 def test_no_code_is_both_served_and_rejected(served: set[int]) -> None:
-    assert [code.name for code in REFUSED if code in served] == []
-    assert [code.name for code in TO_CLIENTS - PASSED_ON if code in served or code in REFUSED] == []
+    assert [code.name for code in UNSUPPORTED if code in served] == []
+    assert [code.name for code in TO_CLIENTS - PASSED_ON if code in served or code in UNSUPPORTED] == []
 
 
 def test_every_rejection_has_a_reason() -> None:
-    for code, reason in REFUSED.items():
+    for code, reason in UNSUPPORTED.items():
         assert isinstance(code, RequestCode)
         assert len(reason.split()) >= 4, code
 

@@ -44,7 +44,7 @@ class StoreHealth:
     def reject_sends(self, reason: str) -> None:
         """Answer sends with SERVICE_NOT_AVAILABLE for RETRY_MS. After that, the next send tries again."""
         if self.rejection is None:
-            self._log.log(logging.ERROR, "refused", "the broker rejects sends: %s", reason)
+            self._log.log(logging.ERROR, "rejected", "the broker rejects sends: %s", reason)
         self.rejection = reason
         self._rejected_ms = self._clock.monotonic_ms()
 

@@ -19,7 +19,7 @@ _COLD: Final = "belongs to cold data: there is no tiered storage"
 _ROCKSDB: Final = "belongs to queues in RocksDB: WheelMQ has queue files"
 _ACCESS: Final = "belongs to users and access lists, which do not exist"
 
-REFUSED: Final[dict[Code, str]] = {
+UNSUPPORTED: Final[dict[Code, str]] = {
     Code.QUERY_BROKER_OFFSET: _UNSERVED,
     Code.GET_TOPIC_CONFIG_LIST: _UNSERVED,
     Code.GET_TOPIC_NAME_LIST: _UNSERVED,
@@ -81,5 +81,5 @@ REFUSED: Final[dict[Code, str]] = {
     Code.AUTH_LIST_ACL: _ACCESS,
 }
 
-REASONS: Final[dict[int, str]] = {int(code): reason for code, reason in REFUSED.items() if reason != _UNSERVED}
+REASONS: Final[dict[int, str]] = {int(code): reason for code, reason in UNSUPPORTED.items() if reason != _UNSERVED}
 """The reasons in answers to clients, for the codes that Apache serves and WheelMQ does not."""
