@@ -190,11 +190,6 @@ class Broker:
         )
 
     @property
-    def is_master(self) -> bool:
-        """Whether clients take the broker for a master, by its id."""
-        return self.settings.broker_id == 0
-
-    @property
     def blocks(self) -> Blocks:
         return self.block_scheduler.blocks
 

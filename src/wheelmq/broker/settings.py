@@ -272,6 +272,11 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     connections that hold most."""
 
     @property
+    def is_master(self) -> bool:
+        """Whether clients take the broker for a master, by its id."""
+        return self.broker_id == 0
+
+    @property
     def holds_dequeue(self) -> bool:
         """Whether the broker releases no timers after its start."""
         return self.timer_stop_dequeue or self.disappear_time_after_start > 0

@@ -119,7 +119,7 @@ class OverloadGuard:
 
     def sends_left(self, connection: Connection) -> int:
         """Return the number of sends of `connection` that this round may still serve."""
-        if not self._broker.is_master or self._rejection(connection, SEND) is not None:
+        if not self._broker.settings.is_master or self._rejection(connection, SEND) is not None:
             return 0
         return self.capacity(SEND) - self._taken.get(SEND, 0)
 
@@ -133,7 +133,7 @@ class OverloadGuard:
 
     def _rejection_of_slave(self, code: int) -> Rejection | None:
         """Return the rejection of a send to a slave; None for other requests, and on a master."""
-        if self._broker.is_master or code not in _REJECTED_BY_SLAVES:
+        if self._broker.settings.is_master or code not in _REJECTED_BY_SLAVES:
             return None
         return Rejection("rejected", f"{_REJECT} ({slave_text(self._broker)})")
 

@@ -30,7 +30,7 @@ class Admission:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        if not broker.is_master:
+        if not broker.settings.is_master:
             log.warning(
                 "%s: sends and transactions are rejected, and nothing is replicated. Set broker_id=0 for a broker "
                 "that accepts messages",
@@ -44,7 +44,7 @@ class Admission:
         """Return why the broker stores no messages now; None if it stores them."""
         if self._is_stopping:
             return "the broker is stopping"
-        if not self._broker.is_master:
+        if not self._broker.settings.is_master:
             return slave_text(self._broker)
         return self._broker.health.rejection or self._full
 

@@ -53,7 +53,7 @@ def _recall(request: Request, broker: Broker, header: RecallHeader) -> Answer:
     """Park the cancel, and return the answer. Raises PeerError."""
     if not broker.settings.recall_enable:
         raise PeerError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
-    if not broker.is_master:
+    if not broker.settings.is_master:
         raise PeerError(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker service not available")
     if header.topic not in broker.topics:
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def get_ha_status(request: Request, broker: Broker) -> Answer:
     """Return the end of the log, and an empty list of replicas."""
     body = {
-        "master": broker.is_master,
+        "master": broker.settings.is_master,
         "masterCommitLogMaxOffset": broker.store.log.end,
         "inSyncSlaveNums": 0,
         "haConnectionInfo": [],

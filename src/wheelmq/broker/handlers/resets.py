@@ -49,7 +49,7 @@ def reset_offset(request: Request, broker: Broker) -> Answer:
 
 
 def _reset_here(broker: Broker, header: ResetOffsetHeader, topic: TopicConfig) -> dict[int, int]:
-    if not broker.is_master:
+    if not broker.settings.is_master:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
     if broker.groups.known(header.group) is None:
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")

@@ -155,7 +155,7 @@ class Transactions:
         if monotonic_ms < self._rests_to_ms:
             return 0
         try:
-            appended = self._checks.tick(monotonic_ms) if self._broker.is_master else 0
+            appended = self._checks.tick(monotonic_ms) if self._broker.settings.is_master else 0
             due_ms = self._ops.next_ms()
             if due_ms is not None and (due_ms <= monotonic_ms or self._broker.snapshots.is_due(monotonic_ms)):
                 appended += self._ops.write()
@@ -166,7 +166,7 @@ class Transactions:
 
     def next_ms(self) -> int | None:
         """Return the time of the next work, or None if it is unknown."""
-        times_ms = (self._ops.next_ms(), self._checks.next_ms() if self._broker.is_master else None)
+        times_ms = (self._ops.next_ms(), self._checks.next_ms() if self._broker.settings.is_master else None)
         known_ms = [time_ms for time_ms in times_ms if time_ms is not None]
         return max(self._rests_to_ms, min(known_ms)) if known_ms else None
 
