@@ -35,7 +35,6 @@ from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.member_changes import MemberChanges
 from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.opening import open_engine
-from wheelmq.broker.overload import OverloadGuard
 from wheelmq.broker.periodic_tasks import PeriodicTasks
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings

@@ -18,9 +18,7 @@ from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.holds import DurableAnswers
 from wheelmq.broker.settings import BrokerSettings, FlushMode
-from wheelmq.broker.store_health import StoreHealth
 from wheelmq.delay.blocks.blocks import Blocks, Note
-from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
