@@ -50,7 +50,7 @@ from wheelmq.broker.steps import FAILED_STEP_MS, Steps
 from wheelmq.broker.timer_tasks import TimerTasks
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.transactions import Transactions
-from wheelmq.broker.turn_coordinator import TurnCoordinator
+from wheelmq.broker.turns.coordinator import TurnCoordinator
 from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.levels.offsets import DelayOffsets

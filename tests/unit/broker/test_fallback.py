@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.broker import fallback
+from wheelmq.broker.turns import fallback
 from wheelmq.delay.timer import index_lane, staging, wheel_lane
 from wheelmq.delay.timer.mark import MarkFile, load_check
 from wheelmq.delay.timer.view import StoreUnreadable

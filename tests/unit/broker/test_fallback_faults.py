@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.unit.broker.test_fallback import WIDE, index, lateness, send
-from wheelmq.broker import fallback
 from wheelmq.broker.overdue import overdue, pipeline_problem
+from wheelmq.broker.turns import fallback
 from wheelmq.delay import notes
 from wheelmq.delay.timer import skipped, staging, wheel_lane
 from wheelmq.delay.timer.mark import load_check

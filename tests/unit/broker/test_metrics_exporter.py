@@ -138,7 +138,7 @@ def test_lags_are_equal_in_metrics_and_in_the_status_of_the_broker(harness: Brok
 
 
 def test_each_turn_is_logged_in_one_line(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "wheelmq.broker.turn_coordinator")
+    caplog.set_level(logging.INFO, "wheelmq.broker.turns.coordinator")
     model = PipelineModel(harness)
     for properties in ({props.TIMER_DELAY_MS: "9000"}, {props.DELAY: "2"}, {props.DELAY_IN_SECONDS: "11"}):
         harness.send("T", properties=properties)

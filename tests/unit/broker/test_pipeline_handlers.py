@@ -10,6 +10,9 @@ import pytest
 from wheelmq.broker.lease_watch import LOOP_OPENINGS
 from wheelmq.broker.turn_coordinator import AGE_MS, BURST_PACES, LOOK_MS, ROWS_AT_ONCE
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
+from wheelmq.broker.turns.coordinator import AGE_MS, BURST_PACES, LOOK_MS, ROWS_AT_ONCE
+from wheelmq.broker.turns.lease_watch import LOOP_OPENINGS
+from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.timer.turns import LEASE_MS
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -292,10 +295,10 @@ class TestWhenATurnIsDue:
     def test_turns_keep_their_pace_unless_very_many_messages_wait(
         self, harness: BrokerHarness, model: PipelineModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from wheelmq.broker import turn_coordinator
+        from wheelmq.broker.turns import coordinator
 
         assert ROWS_AT_ONCE == 50_000
-        monkeypatch.setattr(turn_coordinator, "ROWS_AT_ONCE", 20)
+        monkeypatch.setattr(coordinator, "ROWS_AT_ONCE", 20)
         harness.send("T", delay_ms=3000)
         assert model.turn()
         harness.send("T", delay_ms=3000)

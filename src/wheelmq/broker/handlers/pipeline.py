@@ -9,7 +9,7 @@ import msgspec
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
-from wheelmq.broker.turn_coordinator import store_sizes
+from wheelmq.broker.turns.coordinator import store_sizes
 from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Stale, TurnRejected
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from wheelmq.broker.fallback import Fallback
-from wheelmq.broker.lease_watch import LeaseWatch
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.turns.fallback import Fallback
+from wheelmq.broker.turns.lease_watch import LeaseWatch
 from wheelmq.delay.timer import apache_export
 from wheelmq.delay.timer.mark import CheckFile, Mark
 from wheelmq.delay.timer.portions import PortionReader
