@@ -117,12 +117,12 @@ class Broker:
         self.dispatch = Dispatch(self)
         self.holds, self.calls = Holds(self.dispatch.answer), Calls()
         self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings)
-        self.pipeline = TurnCoordinator(self)
         self.fast_send, fast_release = self._open_fast()
         """None when kernels are off: the plain code then serves every frame."""
         self.releaser = Releaser(self.store, self.timer, self.blocks, fast_release)
         self.boot_ms = clock.now_ms()
         self.ticks, self.overload, self.steps = Ticks(clock), OverloadGuard(self), Steps(clock.monotonic)
+        self.pipeline = TurnCoordinator(self)
         self.admission = Admission(self)
         self._received = 0
         self._served_s = 0.0

@@ -1,7 +1,7 @@
 """Serve the pipeline: find when a turn is due, give its plan, and check and commit its proposal.
 
-A plan is made only for a reason, and only over data on disk. After a commit, a worker syncs the timer log and writes
-the mark. The next plan waits for that. Apache's timercheck follows the mark.
+A plan is made only for a reason, and only over data on disk. The next plan waits until the last commit is durable
+(`mark_writer`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -17,8 +17,8 @@ import numpy as np
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.turns.fallback import Fallback
 from wheelmq.broker.turns.lease_watch import LeaseWatch
-from wheelmq.delay.timer import apache_export
-from wheelmq.delay.timer.mark import CheckFile, Mark
+from wheelmq.broker.turns.mark_writer import MarkWriter
+from wheelmq.delay.timer.mark import CheckFile
 from wheelmq.delay.timer.portions import PortionReader
 from wheelmq.delay.timer.row_check import RowCheck
 from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Proposal, Stale, TurnPlan, TurnRejected
@@ -44,9 +44,6 @@ AGE_MS: Final = 3000
 """Maximum time that an un-indexed message waits for a turn."""
 LOOK_MS: Final = 50
 """Interval of the checks whether a turn is due."""
-CHECK_MS: Final = 1000
-"""While the fallback is active, timercheck is written at this interval, so that Apache does not read slots whose
-messages are settled."""
 URGENT_MS: Final = 5000
 """An un-indexed message that is due within this time is reason for a turn at the next pace."""
 
@@ -83,7 +80,6 @@ class TurnCoordinator:
         self._timer = broker.timer
         self._planned_ms = 0
         self._oldest_ms: int | None = None
-        self._saves = 0
         self._look_ms = 0
         self._plan_from: LogPosition | None = None
         """The log's end when a plan was found due. The plan is made once the log is on disk up to here."""
@@ -98,8 +94,14 @@ class TurnCoordinator:
         """When a pipeline last opened a lease, asked for a plan, or worked on a turn."""
         self.asked_epoch = 0
         """Epoch of the last lease under which a plan was requested: only then does its pipeline turn."""
-        self._check_ms = 0
-        self._check_file = CheckFile(broker.store, broker.workers.background)
+        self._marks = MarkWriter(
+            broker.store,
+            broker.timer,
+            CheckFile(broker.store, broker.workers.background),
+            broker.workers.flushing,
+            broker.health,
+            broker.releaser.earliest_in_hand_ms,
+        )
         self._row_check = RowCheck(self._timer)
         self.lease_watch = LeaseWatch(broker.clock.monotonic)
         self.slots_walked = 0
@@ -108,8 +110,8 @@ class TurnCoordinator:
             broker.timer,
             broker.workers.timers,
             broker.clock.monotonic_ms(),
-            save=lambda: self._save(None),
-            is_saving=lambda: self._saves > 0,
+            save=self._marks.save,
+            is_saving=self._marks.is_saving,
             want_flush=broker.flush.want,
         )
 
@@ -131,7 +133,7 @@ class TurnCoordinator:
         self._planned_ms = 0
         self.note_progress()
         self.fallback.note_lease(self._progress_ms)
-        self._save(lambda: done(epoch))
+        self._marks.save(lambda: done(epoch))
 
     def note_progress(self) -> None:
         """Note that the pipeline with the lease worked on a turn."""
@@ -157,7 +159,7 @@ class TurnCoordinator:
         if turns.plan is not None:
             return turns.plan
         wall_ms = self._broker.clock.now_ms()
-        if self._saves or not self._is_due(wall_ms, now_ms):
+        if self._marks.is_saving() or not self._is_due(wall_ms, now_ms):
             return None
         store = self._broker.store
         if self._plan_from is None:
@@ -198,7 +200,7 @@ class TurnCoordinator:
         self._timer.apply(proposal)
         lane.commit(window, proposal.block_parts, proposal.plan.write_ms)
         self._log_commit(proposal, self._timer.armed_by["pipeline"] - armed, began_s)
-        self._save(None)
+        self._marks.save()
         self.fallback.note_commit(self._progress_ms)
 
     def checked(self, plan: TurnPlan, epoch: int, turn: int, winners: list[Part]) -> Proposal:
@@ -267,7 +269,7 @@ class TurnCoordinator:
         Every LOOK_MS, check whether a waiting pipeline can get its plan. Write timercheck while the fallback is
         active.
         """
-        self._check_file.poll()
+        self._marks.poll()
         is_turning = self.is_turning(now_ms)
         self._broker.steps.run("fallback", self.fallback.poll, wall_ms, now_ms, is_turning=is_turning)
         if now_ms < self._look_ms:
@@ -283,9 +285,8 @@ class TurnCoordinator:
         elif self._oldest_ms is None:
             self._oldest_ms = now_ms
         self._broker.holds.wake(self)
-        if self.fallback.is_active and now_ms >= self._check_ms and not self._saves:
-            self._check_ms = now_ms + CHECK_MS
-            self._note_check()
+        if self.fallback.is_active:
+            self._marks.refresh_check(now_ms)
 
     def oldest_unindexed_ms(self) -> int:
         """Return the milliseconds that the oldest un-indexed message has waited; 0 if none waits."""
@@ -298,59 +299,6 @@ class TurnCoordinator:
             return fallback_ms
         return self._look_ms if fallback_ms is None else min(self._look_ms, fallback_ms)
 
-    # Durability ----------------------------------------------------------------------------------------------------
-
-    def _save(self, done: Callable[[], None] | None) -> None:
-        """Sync the timer log, then write the mark for it, on a worker. These jobs run one at a time."""
-        timer = self._timer
-        self._saves += 1
-        upto, sync = timer.log.sync_job()
-        mark = timer.mark()
-
-        def job() -> None:
-            sync()
-            reach("mark.before")
-            self._write(mark)
-
-        self._broker.workers.flushing.submit(job, lambda result: self._saved(upto, done, result))
-
-    def _write(self, mark: Mark) -> None:
-        assert self._timer.log.files.synced(mark.timer_log_position)
-        self._timer.mark_file.write(mark)
-
-    def _saved(self, upto: int, done: Callable[[], None] | None, result: Any) -> None:
-        self._saves -= 1
-        if isinstance(result, BaseException):
-            log.critical("a flush of the timer log failed: %s", result)
-            self._broker.health.fail(result)
-            return
-        timer = self._timer
-        timer.log.note_synced(upto)
-        self._note_check()
-        if done is not None:
-            done()
-
-    def _note_check(self) -> None:
-        """Have timercheck written for the present state if the timer log is on disk."""
-        timer = self._timer
-        if timer.log.synced == timer.log.end:
-            self._check_file.note(timer.check(self._broker.releaser.earliest_in_hand_ms()))
-
     def close(self) -> None:
-        """Stop cleanly: write timer log, wheel, mark and timercheck to disk, prepared for Apache's broker."""
-        timer = self._timer
-        self._broker.store.flush()
-        self._sync_timer_log()
-        mark = timer.mark()
-        in_hand_ms = self._broker.releaser.earliest_in_hand_ms()
-        last_read_ms = timer.check(in_hand_ms).last_read_ms
-        apache_export.prepare(timer, last_read_ms)
-        self._sync_timer_log()
-        timer.wheel.sync()
-        timer.mark_file.write(mark)
-        self._check_file.write(timer.check(in_hand_ms)._replace(last_read_ms=last_read_ms))
-
-    def _sync_timer_log(self) -> None:
-        upto, sync = self._timer.log.sync_job()
-        sync()
-        self._timer.log.note_synced(upto)
+        """Stop cleanly: write everything of the timer to disk, prepared for Apache's broker."""
+        self._marks.close()
