@@ -137,10 +137,9 @@ class Families:
     def _pipeline(self) -> Iterator[Metric]:
         """Yield the metrics of turns, and of the broker's work while no turns come."""
         broker, timer = self._broker, self._broker.timer
-        yield self._counter("wheelmq_turn_rows", "Rows of turns", "what", dict(broker.pipeline.turn_rows))
-        yield self._histogram(
-            "wheelmq_turn_seconds", "From plan to commit of a turn", broker.pipeline.turn_seconds, TURN_S
-        )
+        figures = broker.pipeline.figures
+        yield self._counter("wheelmq_turn_rows", "Rows of turns", "what", dict(figures.rows))
+        yield self._histogram("wheelmq_turn_seconds", "From plan to commit of a turn", figures.seconds, TURN_S)
         yield self._total("wheelmq_pipeline_turns", "Turns committed", timer.turns.turn)
         held = timer.turns.is_held(broker.clock.monotonic_ms())
         yield self._gauge("wheelmq_pipeline_lease_held", "1 when a pipeline holds the lease", int(held))
@@ -158,7 +157,7 @@ class Families:
         yield self._gauge(
             "wheelmq_skipped_slots", "Slots that the broker could not read and tries again", len(timer.scans.skipped)
         )
-        slots = {"pipeline": broker.pipeline.slots_walked, "broker": fallback.wheel_lane.slots_walked}
+        slots = {"pipeline": figures.slots_walked, "broker": fallback.wheel_lane.slots_walked}
         yield self._counter("wheelmq_slots_walked", "Slots with units that were read", "by", slots)
 
     def _blocks(self) -> Iterator[Metric]:

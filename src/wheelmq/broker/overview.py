@@ -28,7 +28,7 @@ def overview(broker: Broker, topics_max: int) -> dict[str, Any]:
 
     Times are in milliseconds since 1970.
     """
-    releaser, desk, late = broker.releaser, broker.pipeline, overdue(broker)
+    releaser, turns, late = broker.releaser, broker.pipeline.figures, overdue(broker)
     lateness = releaser.lateness_ms
     return {
         "waiting": waiting_by_place(broker),
@@ -36,8 +36,8 @@ def overview(broker: Broker, topics_max: int) -> dict[str, Any]:
         "due_and_not_released": late.messages,
         "overdue_ms": late.late_ms,
         "lateness_ms": {**lateness.summary(), "up_to": [[bound, lateness.count_to(bound)] for bound in LATENESS_MS]},
-        "turns": {"rows": dict(desk.turn_rows), "seconds": desk.turn_seconds.summary()},
-        "oldest_unindexed_ms": desk.oldest_unindexed_ms(),
+        "turns": {"rows": dict(turns.rows), "seconds": turns.seconds.summary()},
+        "oldest_unindexed_ms": broker.pipeline.oldest_unindexed_ms(),
         **topic_figures(broker, min(topics_max, TOPICS_MAX)),
     }
 

@@ -62,7 +62,7 @@ def test_timer_metrics_follow_messages_from_the_send_to_the_release(harness: Bro
     assert [snapshot["rocketmq_timer_message_snapshot", bound] for bound in ("5", "60")] == within
     rows = samples_by(harness, "what")
     assert [rows["wheelmq_turn_rows_total", what] for what in ("indexed", "walked", "armed")] == [3, 0, 0]
-    last = harness.broker.pipeline.last_turn
+    last = harness.broker.pipeline.figures.last
     assert last is not None and (last.turn, last.indexed) == (harness.broker.timer.turns.turn, 3)
     assert samples_by(harness, "by")["wheelmq_timers_armed_total", "near_lane"] >= 1
     harness.advance(10_000, model.work)
@@ -138,7 +138,7 @@ def test_lags_are_equal_in_metrics_and_in_the_status_of_the_broker(harness: Brok
 
 
 def test_each_turn_is_logged_in_one_line(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "wheelmq.broker.turns.coordinator")
+    caplog.set_level(logging.INFO, "wheelmq.broker.turns.figures")
     model = PipelineModel(harness)
     for properties in ({props.TIMER_DELAY_MS: "9000"}, {props.DELAY: "2"}, {props.DELAY_IN_SECONDS: "11"}):
         harness.send("T", properties=properties)

@@ -65,7 +65,7 @@ def pipeline_metrics(broker: Broker) -> dict[str, Any]:
         "covered_through_ms": timer.scans.covered_through_ms,
         "fallback": {"is_active": broker.pipeline.fallback.is_active, "indexed": broker.pipeline.fallback.indexed},
         "problem": pipeline_problem(broker),
-        "last_turn": broker.pipeline.last_turn,
+        "last_turn": broker.pipeline.figures.last,
         "read_bytes": broker.pipeline.reader.bytes_read,
     }
 

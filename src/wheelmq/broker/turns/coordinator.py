@@ -7,24 +7,20 @@ A plan is made only for a reason, and only over data on disk. The next plan wait
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-import numpy as np
-
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.turns.committer import Committer
 from wheelmq.broker.turns.fallback import Fallback
+from wheelmq.broker.turns.figures import TurnFigures
 from wheelmq.broker.turns.lease_watch import LeaseWatch
 from wheelmq.broker.turns.mark_writer import MarkWriter
 from wheelmq.delay.timer.mark import CheckFile
 from wheelmq.delay.timer.portions import PortionReader
-from wheelmq.delay.timer.row_check import RowCheck
-from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Proposal, Stale, TurnPlan, TurnRejected
+from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Stale, TurnPlan
 from wheelmq.delay.timer.view import StoreSizes
 from wheelmq.formats.units import LogPosition, Millis
-from wheelmq.observe.histogram import Histogram
 from wheelmq.system.failpoint import reach
 
 if TYPE_CHECKING:
@@ -58,20 +54,6 @@ def store_sizes(settings: BrokerSettings) -> StoreSizes:
     )
 
 
-class TurnDone(msgspec.Struct, frozen=True):
-    """The results and times of a turn."""
-
-    turn: int
-    indexed: int
-    walked: int
-    armed: int
-    """Messages that the turn armed, of those that it indexed or scanned."""
-    seconds: float
-    """From plan to commit, including the pipeline's work."""
-    commit_seconds: float
-    """The part of it that the broker needed for the commit."""
-
-
 class TurnCoordinator:
     """Paces turns, and makes their commits durable. Times are monotonic milliseconds unless stated otherwise."""
 
@@ -83,11 +65,7 @@ class TurnCoordinator:
         self._look_ms = 0
         self._plan_from: LogPosition | None = None
         """The log's end when a plan was found due. The plan is made once the log is on disk up to here."""
-        self.last_turn: TurnDone | None = None
-        self.turn_rows: Counter[str] = Counter()
-        """Rows indexed, walked and armed by turns since the start."""
-        self.turn_seconds = Histogram(least=0.001)
-        """From plan to commit."""
+        self.figures = TurnFigures()
         self.reader = PortionReader(broker.paths.root, store_sizes(broker.settings))
         """For tasks that cannot map the store."""
         self._progress_ms = 0
@@ -102,10 +80,8 @@ class TurnCoordinator:
             broker.health,
             broker.releaser.earliest_in_hand_ms,
         )
-        self._row_check = RowCheck(self._timer)
         self.lease_watch = LeaseWatch(broker.clock.monotonic)
-        self.slots_walked = 0
-        """Slots with units that turns scanned since the start."""
+        self.committer = Committer(broker.timer, broker.block_scheduler, self.lease_watch, self.figures, broker.clock)
         self.fallback = Fallback(
             broker.timer,
             broker.workers.timers,
@@ -188,53 +164,9 @@ class TurnCoordinator:
             return
         if turns.plan is None:
             raise Stale(f"no turn is running; turn {turns.turn} is committed")
-        began_s = self._broker.clock.monotonic()
-        try:
-            proposal = self.checked(turns.plan, epoch, turn, winners)
-        except TurnRejected as refused:
-            self.lease_watch.note_wrong(turn, refused)
-            raise
-        lane, window = self._broker.block_scheduler, proposal.plan.blocks
-        armed = self._timer.armed_by["pipeline"]
-        self.slots_walked += int(np.count_nonzero(self._timer.walk_units(proposal.plan)))
-        self._timer.apply(proposal)
-        lane.commit(window, proposal.block_parts, proposal.plan.write_ms)
-        self._log_commit(proposal, self._timer.armed_by["pipeline"] - armed, began_s)
+        self.committer.commit(turns.plan, epoch, turn, winners, self._planned_ms)
         self._marks.save()
         self.fallback.note_commit(self._progress_ms)
-
-    def checked(self, plan: TurnPlan, epoch: int, turn: int, winners: list[Part]) -> Proposal:
-        """Check the uploads of `winners` completely. Returns the proposal. Raises Stale, TurnRejected."""
-        timer = self._timer
-        proposal = timer.turns.check(epoch, turn, winners, timer.walk_units(plan), timer.settings.precision_ms)
-        self._row_check.check(proposal)
-        self._broker.block_scheduler.check(plan.blocks, proposal.block_parts)
-        return proposal
-
-    def _log_commit(self, proposal: Proposal, armed: int, began_s: float) -> None:
-        """Count and log the results and times of the turn that was just committed."""
-        self.lease_watch.note_committed()
-        now_s = self._broker.clock.monotonic()
-        done = TurnDone(
-            turn=proposal.plan.turn,
-            indexed=sum(map(len, proposal.index_parts)),
-            walked=sum(map(len, (*proposal.walk_parts, *proposal.block_parts, *proposal.queue_parts))),
-            armed=armed,
-            seconds=now_s - self._planned_ms / 1000,
-            commit_seconds=now_s - began_s,
-        )
-        self.last_turn = done
-        self.turn_rows.update(indexed=done.indexed, walked=done.walked, armed=done.armed)
-        self.turn_seconds.add(done.seconds)
-        log.info(
-            "turn %d: %d indexed, %d walked, %d armed; %.0f ms from plan to commit, %.1f ms of them the commit",
-            done.turn,
-            done.indexed,
-            done.walked,
-            done.armed,
-            1000 * done.seconds,
-            1000 * done.commit_seconds,
-        )
 
     def _must_go_on(self) -> None:
         """Raise Stale once the broker has failed: a sync that succeeds after a failed one proves nothing."""

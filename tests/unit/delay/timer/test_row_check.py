@@ -53,7 +53,7 @@ def is_rejected(harness: BrokerHarness, plan: TurnPlan, tasks: list[Task]) -> bo
         turns.upload(plan.epoch, plan.turn, (task.kind, task.part, 0), 0, raw)
         winners.append(Part(task.kind, task.part, 0, 1, len(task.rows), zlib.crc32(raw)))
     try:
-        harness.broker.pipeline.checked(plan, plan.epoch, plan.turn, winners)
+        harness.broker.pipeline.committer.checked(plan, plan.epoch, plan.turn, winners)
     except TurnRejected:
         return True
     return False
