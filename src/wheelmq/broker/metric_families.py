@@ -67,7 +67,7 @@ class Families:
 
     def _behind(self) -> Iterator[Metric]:
         broker, timer = self._broker, self._broker.timer
-        oldest_ms = broker.pipeline.oldest_unindexed_ms()
+        oldest_ms = broker.pipeline.pace.oldest_unindexed_ms(broker.clock.monotonic_ms())
         yield self._gauge("rocketmq_timer_enqueue_lag", "Parked and not indexed", timer.queue.end - timer.indexed_to)
         yield self._gauge("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", oldest_ms)
         found = overdue(broker)

@@ -37,7 +37,7 @@ def overview(broker: Broker, topics_max: int) -> dict[str, Any]:
         "overdue_ms": late.late_ms,
         "lateness_ms": {**lateness.summary(), "up_to": [[bound, lateness.count_to(bound)] for bound in LATENESS_MS]},
         "turns": {"rows": dict(turns.rows), "seconds": turns.seconds.summary()},
-        "oldest_unindexed_ms": broker.pipeline.oldest_unindexed_ms(),
+        "oldest_unindexed_ms": broker.pipeline.pace.oldest_unindexed_ms(broker.clock.monotonic_ms()),
         **topic_figures(broker, min(topics_max, TOPICS_MAX)),
     }
 

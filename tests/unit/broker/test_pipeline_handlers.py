@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.broker.lease_watch import LOOP_OPENINGS
-from wheelmq.broker.turn_coordinator import AGE_MS, BURST_PACES, LOOK_MS, ROWS_AT_ONCE
-from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
-from wheelmq.broker.turns.coordinator import AGE_MS, BURST_PACES, LOOK_MS, ROWS_AT_ONCE
+from wheelmq.broker.turns import pace
+from wheelmq.broker.turns.coordinator import LOOK_MS
 from wheelmq.broker.turns.lease_watch import LOOP_OPENINGS
-from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
+from wheelmq.broker.turns.pace import AGE_MS, BURST_PACES, ROWS_AT_ONCE
+from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
+from wheelmq.delay.release import BURST
 from wheelmq.delay.timer.turns import LEASE_MS
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -295,10 +295,8 @@ class TestWhenATurnIsDue:
     def test_turns_keep_their_pace_unless_very_many_messages_wait(
         self, harness: BrokerHarness, model: PipelineModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from wheelmq.broker.turns import coordinator
-
         assert ROWS_AT_ONCE == 50_000
-        monkeypatch.setattr(coordinator, "ROWS_AT_ONCE", 20)
+        monkeypatch.setattr(pace, "ROWS_AT_ONCE", 20)
         harness.send("T", delay_ms=3000)
         assert model.turn()
         harness.send("T", delay_ms=3000)
@@ -314,7 +312,7 @@ class TestWhenATurnIsDue:
         harness.send("T", delay_ms=4000)
         assert model.turn()
         harness.send("T", delay_ms=5000)
-        monkeypatch.setattr(harness.broker.releaser, "has_burst", lambda: True)
+        monkeypatch.setattr(harness.broker.releaser, "_in_hand", BURST)
         assert not self.plan_after(harness, model, BURST_PACES * PACE_MS - 1)
         assert self.plan_after(harness, model, 1)
 

@@ -16,12 +16,13 @@ from wheelmq.broker.turns.fallback import Fallback
 from wheelmq.broker.turns.figures import TurnFigures
 from wheelmq.broker.turns.lease_watch import LeaseWatch
 from wheelmq.broker.turns.mark_writer import MarkWriter
+from wheelmq.broker.turns.pace import TurnPace
+from wheelmq.broker.turns.plan_maker import PlanMaker
 from wheelmq.delay.timer.mark import CheckFile
 from wheelmq.delay.timer.portions import PortionReader
 from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Stale, TurnPlan
 from wheelmq.delay.timer.view import StoreSizes
-from wheelmq.formats.units import LogPosition, Millis
-from wheelmq.system.failpoint import reach
+from wheelmq.formats.units import Millis
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -31,17 +32,8 @@ log = logging.getLogger(__name__)
 EPOCHS_FROM: Final = 1 << 20
 """The epochs of each store count from a random multiple of this, so that two stores share no epoch. A request for one
 store is STALE at another that has taken its address."""
-ROWS_AT_ONCE: Final = 50_000
-"""Un-indexed messages that are reason for a turn whatever the pace."""
-BURST_PACES: Final = 3
-"""Factor of the pace while a burst is released: rarer turns leave it the processors. Messages due soon are armed
-already, or by the near lane."""
-AGE_MS: Final = 3000
-"""Maximum time that an un-indexed message waits for a turn."""
 LOOK_MS: Final = 50
 """Interval of the checks whether a turn is due."""
-URGENT_MS: Final = 5000
-"""An un-indexed message that is due within this time is reason for a turn at the next pace."""
 
 
 def store_sizes(settings: BrokerSettings) -> StoreSizes:
@@ -60,11 +52,16 @@ class TurnCoordinator:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._timer = broker.timer
-        self._planned_ms = 0
-        self._oldest_ms: int | None = None
         self._look_ms = 0
-        self._plan_from: LogPosition | None = None
-        """The log's end when a plan was found due. The plan is made once the log is on disk up to here."""
+        self.pace = TurnPace(broker.timer, broker.block_scheduler, broker.settings, broker.releaser.has_burst)
+        self._plan_maker = PlanMaker(
+            broker.store,
+            broker.timer,
+            broker.block_scheduler,
+            self.pace,
+            broker.settings.broker_name,
+            broker.flush.want,
+        )
         self.figures = TurnFigures()
         self.reader = PortionReader(broker.paths.root, store_sizes(broker.settings))
         """For tasks that cannot map the store."""
@@ -106,7 +103,7 @@ class TurnCoordinator:
             raise
         self.lease_watch.note_opened(holder)
         log.info("pipeline %s at %s has the lease, epoch %d", holder.name, holder.address, epoch)
-        self._planned_ms = 0
+        self.pace.restart()
         self.note_progress()
         self.fallback.note_lease(self._progress_ms)
         self._marks.save(lambda: done(epoch))
@@ -134,25 +131,9 @@ class TurnCoordinator:
         self.asked_epoch = epoch
         if turns.plan is not None:
             return turns.plan
-        wall_ms = self._broker.clock.now_ms()
-        if self._marks.is_saving() or not self._is_due(wall_ms, now_ms):
+        if self._marks.is_saving():
             return None
-        store = self._broker.store
-        if self._plan_from is None:
-            self._plan_from = store.log.end
-        if store.log.synced < self._plan_from:
-            self._broker.flush.want()
-            return None
-        reach("plan.before")
-        window = self._broker.block_scheduler.window(wall_ms)
-        plan = self._timer.make_plan(self._broker.settings.broker_name, wall_ms, store.log.synced, window)
-        self._plan_from = None
-        if plan is None:
-            return None
-        self._planned_ms = now_ms
-        self._oldest_ms = None
-        reach("plan.made")
-        return plan
+        return self._plan_maker.next_plan(self._broker.clock.now_ms(), now_ms)
 
     def commit(self, epoch: int, turn: int, winners: list[Part]) -> None:
         """Commit a turn. A repeated commit has no effect. Raises Stale, TurnRejected."""
@@ -164,7 +145,7 @@ class TurnCoordinator:
             return
         if turns.plan is None:
             raise Stale(f"no turn is running; turn {turns.turn} is committed")
-        self.committer.commit(turns.plan, epoch, turn, winners, self._planned_ms)
+        self.committer.commit(turns.plan, epoch, turn, winners, self.pace.planned_ms)
         self._marks.save()
         self.fallback.note_commit(self._progress_ms)
 
@@ -172,26 +153,6 @@ class TurnCoordinator:
         """Raise Stale once the broker has failed: a sync that succeeds after a failed one proves nothing."""
         if self._broker.health.failure is not None:
             raise Stale("the broker is stopping because its disk failed; open a lease after it has started again")
-
-    def _is_due(self, wall_ms: Millis, now_ms: int) -> bool:
-        timer = self._timer
-        unindexed = 0 if timer.settings.stops_enqueue else timer.queue.end - timer.indexed_to
-        if unindexed >= ROWS_AT_ONCE:
-            return True
-        paces = BURST_PACES if self._broker.releaser.has_burst() else 1
-        if now_ms - self._planned_ms < paces * self._broker.settings.pipeline_pace_ms:
-            return False
-        aged = self._oldest_ms is not None and now_ms - self._oldest_ms >= AGE_MS
-        if unindexed:
-            urgent = timer.notes.count and timer.notes.next_fire_ms <= wall_ms + URGENT_MS
-            if urgent or aged or unindexed >= 1000:
-                return True
-        lead_end_ms = timer.scans.lead_end_ms(wall_ms)
-        if timer.levels.have_due(wall_ms, lead_end_ms):
-            urgent = timer.levels.next_ms() <= wall_ms + URGENT_MS
-            if urgent or aged or timer.levels.count_due(wall_ms, lead_end_ms) >= 1000:
-                return True
-        return timer.scans.run_short(wall_ms) or self._broker.block_scheduler.runs_short(wall_ms)
 
     # The tick ------------------------------------------------------------------------------------------------------
 
@@ -211,18 +172,10 @@ class TurnCoordinator:
         self.lease_watch.poll(timer.turns, now_ms)
         if timer.turns.plan is None:
             timer.scans.advance_over_empty_slots(wall_ms)
-        lead_end_ms = timer.scans.lead_end_ms(wall_ms)
-        if timer.queue.end == timer.indexed_to and not timer.levels.have_due(wall_ms, lead_end_ms):
-            self._oldest_ms = None
-        elif self._oldest_ms is None:
-            self._oldest_ms = now_ms
+        self.pace.poll(wall_ms, now_ms)
         self._broker.holds.wake(self)
         if self.fallback.is_active:
             self._marks.refresh_check(now_ms)
-
-    def oldest_unindexed_ms(self) -> int:
-        """Return the milliseconds that the oldest un-indexed message has waited; 0 if none waits."""
-        return 0 if self._oldest_ms is None else self._broker.clock.monotonic_ms() - self._oldest_ms
 
     def next_ms(self, now_ms: int) -> int | None:
         """Return when a waiting pipeline or the broker's own lanes need a tick; None when neither does."""

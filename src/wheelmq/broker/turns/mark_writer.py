@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from wheelmq.broker.store_health import StoreHealth
+from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.delay.timer import apache_export
 from wheelmq.delay.timer.mark import CheckFile, Mark
 from wheelmq.delay.timer.timer import Timer
