@@ -51,6 +51,7 @@ from wheelmq.broker.timer_tasks import TimerTasks
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.broker.turns.coordinator import TurnCoordinator
+from wheelmq.broker.turns.opening import open_turns
 from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.levels.offsets import DelayOffsets
@@ -122,7 +123,7 @@ class Broker:
         self.releaser = Releaser(self.store, self.timer, self.blocks, fast_release)
         self.boot_ms = clock.now_ms()
         self.ticks, self.overload, self.steps = Ticks(clock), OverloadGuard(self), Steps(clock.monotonic)
-        self.pipeline = TurnCoordinator(self)
+        self.pipeline = self._open_turns()
         self.admission = Admission(self)
         self._received = 0
         self._served_s = 0.0
@@ -186,6 +187,22 @@ class Broker:
 
         return Expiry(
             self.store, self.index, part_settings.expiry_settings(self.settings), needed_from, self.workers.background
+        )
+
+    def _open_turns(self) -> TurnCoordinator:
+        return open_turns(
+            self.store,
+            self.timer,
+            self.block_scheduler,
+            self.settings,
+            workers=self.workers,
+            randomness=self.randomness,
+            health=self.health,
+            holds=self.holds,
+            steps=self.steps,
+            want_flush=self.flush.want,
+            has_burst=self.releaser.has_burst,
+            earliest_in_hand_ms=self.releaser.earliest_in_hand_ms,
         )
 
     @property

@@ -8,6 +8,7 @@ from wheelmq.delay.blocks.blocks import BlockSettings
 from wheelmq.delay.park import ParkSettings
 from wheelmq.delay.snapshots import SnapshotSettings
 from wheelmq.delay.timer.timer import TimerSettings
+from wheelmq.delay.timer.view import StoreSizes
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.units import Millis
 from wheelmq.store.expiry import ExpirySettings, delete_hours
@@ -64,3 +65,14 @@ def expiry_settings(settings: BrokerSettings) -> ExpirySettings:
 
 def snapshot_settings(settings: BrokerSettings) -> SnapshotSettings:
     return SnapshotSettings(settings.snapshot_ms, settings.snapshot_log_bytes, settings.checkpoint_ms)
+
+
+def store_sizes(settings: BrokerSettings) -> StoreSizes:
+    """Return the file sizes that a reader of the store's files needs."""
+    return StoreSizes(
+        settings.log_file_bytes,
+        settings.queue_file_bytes,
+        settings.timer_log_file_bytes,
+        settings.timer_slots,
+        settings.block_queue_file_bytes,
+    )

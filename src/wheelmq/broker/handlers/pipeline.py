@@ -8,8 +8,8 @@ import msgspec
 
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
+from wheelmq.broker.part_settings import store_sizes
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
-from wheelmq.broker.turns.coordinator import store_sizes
 from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Stale, TurnRejected
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -89,7 +89,7 @@ def renew(request: Request, broker: Broker) -> Answer:
         broker.timer.turns.renew(request.header(TurnHeader).epoch, broker.clock.monotonic_ms())
     except Stale as stale:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
-    return reply(quietMs=broker.pipeline.quiet_ms())
+    return reply(quietMs=broker.pipeline.lease.quiet_ms())
 
 
 @serves(RequestCode.WMQ_PIPELINE_UPLOAD)
@@ -101,7 +101,7 @@ def upload(request: Request, broker: Broker) -> Answer:
         turns.renew(header.epoch, broker.clock.monotonic_ms())
         key = (header.kind, header.part, header.attempt)
         turns.upload(header.epoch, header.turn, key, header.chunk, request.body)
-        broker.pipeline.note_progress()
+        broker.pipeline.lease.note_progress()
     except Stale as stale:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
     except TurnRejected as refused:

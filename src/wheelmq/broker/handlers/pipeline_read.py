@@ -38,7 +38,7 @@ def read(request: Request, broker: Broker) -> Answer:
     try:
         turns.renew(header.epoch, broker.clock.monotonic_ms())
         plan = turns.under_way(header.epoch, header.turn)
-        broker.pipeline.note_progress()
+        broker.pipeline.lease.note_progress()
         kind, ranges = FileKind(header.kind), read_ranges(request.body)
         _check_name(broker, kind, header.name)
     except Stale as stale:

@@ -138,6 +138,10 @@ class Turns:
         """Name of the pipeline that holds the lease, or held the last one."""
         return None if self._holder is None else self._holder.name
 
+    def count_from(self, epoch: int) -> None:
+        """Count the epochs of later leases from `epoch` on."""
+        self.epoch = epoch
+
     def open(self, holder: Holder, now_ms: int) -> int:
         """Give the lease to `holder`, and return the epoch.
 
