@@ -140,6 +140,8 @@ class Broker:
         self.shell_figures: Callable[[], dict[str, int]] = dict  # counters of the shell, by name; the shell sets it
         self.periodic_tasks = PeriodicTasks(self)
         self.stats = BrokerStats(self)
+        self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
+        """None when kernels are off: the plain code then serves every frame."""
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
         self.timer_tasks, self.transactions = TimerTasks(self), Transactions(self, recovered_ends)
 
@@ -153,11 +155,18 @@ class Broker:
         self.clients = Clients()
         self.locks = QueueLocks(settings.lock_expiry_ms)
 
-    def _open_fast(self) -> tuple[FastSend | None, FastRelease | None]:
-        if not jit.available():
-            return None, None
-        arrays = TopicArrays(self)
-        return FastSend(self, arrays), FastRelease(self, arrays)
+    def _open_fast_send(self, arrays: TopicArrays) -> FastSend:
+        return FastSend(
+            self.store,
+            self.timer.congestion,
+            arrays,
+            self.settings,
+            self.flush,
+            admission=self.admission,
+            overload=self.overload,
+            hooks=self.hooks,
+            put_times=self.stats.put_times,
+        )
 
     def _open_snapshots(self) -> Snapshots:
         settings = part_settings.snapshot_settings(self.settings)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.delay import refs as ref
+from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.refs import Refs
 from wheelmq.formats.disk.origin import INDEX_MASK, KIND_BLOCK, Origin, origin_stream, stream_kind, stream_number
 from wheelmq.formats.kernels import release
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.mapped import MappedSequence
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
+from wheelmq.store.store import Store
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -25,19 +22,22 @@ Integers = npt.NDArray[np.int64]
 class FastRelease:
     """Calls the kernel on the store's own state. The plain code releases the messages that the kernel leaves."""
 
-    def __init__(self, broker: Broker, arrays: TopicArrays) -> None:
-        self._broker = broker
+    def __init__(self, store: Store, blocks: Blocks, arrays: TopicArrays) -> None:
+        self._log = store.log
+        self._journal = store.journal
+        self._queues = store.queues
+        self._blocks = blocks
         self._arrays = arrays
+        host = store.settings.store_host
         self._state: Integers = np.zeros(release.STATE, np.int64)
         self._parameters: Integers = np.zeros(release.PARAMETERS, np.int64)
-        self._parameters[release.STORE_IP] = int.from_bytes(broker.host.address, "big")
-        self._parameters[release.STORE_PORT] = broker.host.port
-        self._levels_ms: Integers = np.array(broker.store.settings.levels_ms, np.int64)
+        self._parameters[release.STORE_IP] = int.from_bytes(host.address, "big")
+        self._parameters[release.STORE_PORT] = host.port
+        self._levels_ms: Integers = np.array(store.settings.levels_ms, np.int64)
 
     def __call__(self, refs: Refs, now_ms: Millis) -> int:
         """Append the messages at the front of `refs`, which are sorted by origin. Returns the number appended."""
-        store = self._broker.store
-        log, journal = store.log, store.journal
+        log, journal = self._log, self._journal
         if not log.files.has_room(log.end):
             return 0
         self._arrays.refresh()
@@ -68,18 +68,18 @@ class FastRelease:
         """Return the log in which a message is parked; None if its block is deleted."""
         stream = origin_stream(origin)
         if stream_kind(stream) != KIND_BLOCK:
-            return self._broker.store.log.files
-        block = self._broker.blocks.get(stream_number(stream))
+            return self._log.files
+        block = self._blocks.get(stream_number(stream))
         return None if block is None else block.log.files
 
     def _call(self, refs: Refs, source: Bytes, log: Bytes) -> None:
-        arrays, store = self._arrays, self._broker.store
+        arrays = self._arrays
         release.release(
             np.ascontiguousarray(refs),
             source,
             log,
-            store.queues.next_offset,
-            store.journal.table,
+            self._queues.next_offset,
+            self._journal.table,
             arrays.slots,
             arrays.rows,
             arrays.names,

@@ -6,23 +6,28 @@ that the kernel leaves, one by one, on the same state. `left` counts them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.broker.admission import Admission
 from wheelmq.broker.connection import Connection
+from wheelmq.broker.flush import Flush
+from wheelmq.broker.hooks import Hooks
+from wheelmq.broker.overload import OverloadGuard
+from wheelmq.broker.put_times import PutTimes
+from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.topic_arrays import TopicArrays
+from wheelmq.delay.timer.congestion import Congestion
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.kernels import send
 from wheelmq.formats.kernels import send_fields as fields
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 SENDS: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 OUT_BYTES = 1 << 20
@@ -35,9 +40,32 @@ Integers = npt.NDArray[np.int64]
 class FastSend:
     """Calls the kernel for the frames that connections receive."""
 
-    def __init__(self, broker: Broker, arrays: TopicArrays) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        store: Store,
+        congestion: Congestion,
+        arrays: TopicArrays,
+        settings: BrokerSettings,
+        flush: Flush,
+        *,
+        admission: Admission,
+        overload: OverloadGuard,
+        hooks: Hooks,
+        put_times: PutTimes,
+    ) -> None:
+        self._log = store.log
+        self._journal = store.journal
+        self._queues = store.queues
+        self._clock = store.clock
+        self._host = store.settings.store_host
+        self._congestion = congestion
         self._arrays = arrays
+        self._settings = settings
+        self._flush = flush
+        self._admission = admission
+        self._overload = overload
+        self._hooks = hooks
+        self._put_times = put_times
         self._out: Bytes = np.zeros(OUT_BYTES, np.uint8)
         self._state: Integers = np.zeros(send.STATE, np.int64)
         self._parameters: Integers = np.zeros(fields.PARAMETERS, np.int64)
@@ -47,8 +75,7 @@ class FastSend:
 
     def take_settings(self) -> None:
         """Copy the broker's settings: at the start, and after each change."""
-        broker = self._broker
-        settings = broker.settings
+        settings, congestion = self._settings, self._congestion
         marks = {
             props.MSG_REGION: settings.region_id,
             props.TRACE_ON: "true" if settings.trace_on else "false",
@@ -60,15 +87,15 @@ class FastSend:
         self._answer_head = np.frombuffer(head.encode(), np.uint8)
         self._broker_name = np.frombuffer(settings.broker_name.encode(), np.uint8)
         fixed = {
-            fields.STORE_IP: int.from_bytes(broker.host.address, "big"),
-            fields.STORE_PORT: broker.host.port,
+            fields.STORE_IP: int.from_bytes(self._host.address, "big"),
+            fields.STORE_PORT: self._host.port,
             fields.BODY_MAX: settings.body_bytes_max,
             fields.PRECISION_MS: settings.timer_precision_ms,
             fields.DELAY_MS_MAX: settings.timer_max_delay_seconds * 1000,
             fields.TIMER_ON: int(settings.timer_wheel_enable),
-            fields.SYNC: int(broker.flush.is_sync),
-            fields.TIMER_ROW: broker.store.queues.row(TIMER_TOPIC, 0),
-            fields.SLOT_LIMIT: broker.timer.congestion.limit if broker.timer.congestion.is_limited else -1,
+            fields.SYNC: int(self._flush.is_sync),
+            fields.TIMER_ROW: self._queues.row(TIMER_TOPIC, 0),
+            fields.SLOT_LIMIT: congestion.limit if congestion.is_limited else -1,
         }
         for place, value in fixed.items():
             self._parameters[place] = value
@@ -80,31 +107,30 @@ class FastSend:
 
     def serve(self, connection: Connection, buffer: Bytes, at: int, end: int) -> int:
         """Serve the sends at the front of buffer[at:end]. Returns the end of the last one served."""
-        broker = self._broker
-        log = broker.store.log
+        log = self._log
         has_room = log.files.has_room(log.end)
         if not has_room or len(connection.peer.address) != 4:
             return at
-        if broker.admission.rejection() is not None or broker.admission.before_opening() is not None:
+        if self._admission.rejection() is not None or self._admission.before_opening() is not None:
             return at
-        left = 0 if broker.hooks.see_sends else broker.overload.sends_left(connection)
+        left = 0 if self._hooks.see_sends else self._overload.sends_left(connection)
         if left <= 0:
             return at
         self._arrays.refresh()
-        state, parameters, journal = self._state, self._parameters, broker.store.journal
+        state, parameters, journal = self._state, self._parameters, self._journal
         file = log.files.file_at(log.end)
         base = log.end - log.end % log.files.file_bytes
         state[send.AT] = at
         state[send.LOG_AT] = log.end - base
         state[send.ROWS] = journal.count
         state[send.OUT] = 0
-        parameters[fields.NOW_MS] = broker.clock.now_ms()
+        parameters[fields.NOW_MS] = self._clock.now_ms()
         parameters[fields.STORE_MS] = store_ms = log.store_ms()
         parameters[fields.PEER_IP] = int.from_bytes(connection.peer.address, "big")
         parameters[fields.PEER_PORT] = connection.peer.port
         parameters[fields.LOG_BASE] = base
         served = self.served
-        log_end, begin_s = log.end, broker.clock.monotonic()
+        log_end, begin_s = log.end, self._clock.monotonic()
         parameters[fields.SERVED_MAX] = served + left
         while True:
             outcome = self._call(buffer, end, file.array)
@@ -116,25 +142,25 @@ class FastSend:
                 break
             state[send.OUT] = 0
         self.left += outcome == send.NOT_MINE
-        broker.overload.took_sends(self.served - served)
-        elapsed_s = broker.clock.monotonic() - begin_s
-        broker.stats.put_times.note_kernel_call(elapsed_s, self.served - served, log.end - log_end)
+        self._overload.took_sends(self.served - served)
+        elapsed_s = self._clock.monotonic() - begin_s
+        self._put_times.note_kernel_call(elapsed_s, self.served - served, log.end - log_end)
         return int(state[send.AT])
 
     def _call(self, buffer: Bytes, end: int, log: Bytes) -> int:
-        arrays, store = self._arrays, self._broker.store
+        arrays = self._arrays
         return send.accept_sends(
             buffer,
             end,
             log,
-            store.queues.next_offset,
-            store.journal.table,
+            self._queues.next_offset,
+            self._journal.table,
             self._out,
             arrays.slots,
             arrays.rows,
             arrays.names,
             arrays.queue_rows,
-            self._broker.timer.congestion.table,
+            self._congestion.table,
             self._suffix,
             self._answer_head,
             self._broker_name,
@@ -147,7 +173,7 @@ class FastSend:
         if not count:
             return
         frames = self._out[:count].tobytes()
-        if self._broker.flush.is_sync:
-            self._broker.flush.answer_when_durable(self._broker.store.log.end, connection, frames)
+        if self._flush.is_sync:
+            self._flush.answer_when_durable(self._log.end, connection, frames)
         else:
             connection.send(frames)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.state.topics import Topics
 from wheelmq.formats import names
 from wheelmq.formats.kernels import topics
 from wheelmq.formats.kernels.numbers import FNV_PRIME, FNV_START
 from wheelmq.formats.wire.bodies import PERM_WRITE, TopicConfig
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
+from wheelmq.store.queues import QueueTable
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -27,8 +25,10 @@ class TopicArrays:
     change.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, table: Topics, queues: QueueTable, settings: BrokerSettings) -> None:
+        self._table = table
+        self._queues = queues
+        self._settings = settings
         self._version = -1
         self._known_queues = 0
         self._row_of: dict[str, int] = {}
@@ -42,13 +42,13 @@ class TopicArrays:
 
     def refresh(self) -> None:
         """Update the arrays from the broker's topics and queues."""
-        table = self._broker.topics
+        table = self._table
         if self._version != table.changes:
             changed = None if self._version < 0 else table.changed_since(self._version)
             if changed is None or not self._follow(changed):
                 self._build(list(table.all().values()))
             self._version = table.changes
-        if self._known_queues < len(self._broker.store.queues):
+        if self._known_queues < len(self._queues):
             self._add_queues()
 
     def _build(self, configs: list[TopicConfig]) -> None:
@@ -69,7 +69,7 @@ class TopicArrays:
     def _follow(self, changed: list[str]) -> bool:
         """Update these topics. Returns False if there is no room for one of them."""
         for name in changed:
-            config = self._broker.topics.get(name)
+            config = self._table.get(name)
             row = self._row_of.get(name)
             if config is None:
                 if row is not None:
@@ -120,13 +120,13 @@ class TopicArrays:
 
     def _find_queues(self, config: TopicConfig) -> None:
         """Enter the known rows of a topic's queues."""
-        first, queues = self.rows[self._row_of[config.topic_name], topics.FIRST_QUEUE], self._broker.store.queues
+        first, queues = self.rows[self._row_of[config.topic_name], topics.FIRST_QUEUE], self._queues
         for queue_id in range(_queue_count(config)):
             row = queues.known_row(config.topic_name, queue_id)
             self.queue_rows[first + queue_id] = -1 if row is None else row
 
     def _add_queues(self) -> None:
-        queues = self._broker.store.queues
+        queues = self._queues
         for queue_row in range(self._known_queues, len(queues)):
             topic, queue_id = queues.key(queue_row)
             row = self._row_of.get(topic)
@@ -135,12 +135,12 @@ class TopicArrays:
         self._known_queues = len(queues)
 
     def _sendable(self, config: TopicConfig) -> bool:
-        if config.order and not self._broker.settings.broker_permission & PERM_WRITE:
+        if config.order and not self._settings.broker_permission & PERM_WRITE:
             return False
         topic = config.topic_name
         special = topic in names.NOT_FOR_SENDING or topic.startswith((names.RETRY_PREFIX, names.DEAD_LETTER_PREFIX))
         plain = config.topic_filter_type == "SINGLE_TAG" and len(topic) <= names.TOPIC_CHARS_MAX
-        if not self._broker.topics.is_saved(topic):
+        if not self._table.is_saved(topic):
             return False
         return plain and not special and bool(config.perm & PERM_WRITE)
 

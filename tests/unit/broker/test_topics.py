@@ -34,6 +34,11 @@ def create(harness: BrokerHarness, topic: str, read: int, write: int) -> int:
     return answer.code
 
 
+def arrays_of(harness: BrokerHarness) -> TopicArrays:
+    broker = harness.broker
+    return TopicArrays(broker.topics, broker.store.queues, broker.settings)
+
+
 class TestOnDisk:
     def test_a_topic_whose_save_fails_is_not_created(self, harness: BrokerHarness) -> None:
         """Otherwise its messages could not be pulled after a stop."""
@@ -254,7 +259,7 @@ class TestArrays:
         return count, bool(sendable), arrays.queue_rows[first : first + count].tolist()
 
     def test_arrays_follow_every_kind_of_change(self, harness: BrokerHarness) -> None:
-        arrays = TopicArrays(harness.broker)
+        arrays = arrays_of(harness)
         arrays.refresh()
         rng = Random(5)
         names = [f"T{i}" for i in range(60)]
@@ -271,14 +276,14 @@ class TestArrays:
                     arrays.refresh()
             arrays.refresh()
             assert builds.call_count < 4
-        fresh = TopicArrays(harness.broker)
+        fresh = arrays_of(harness)
         fresh.refresh()
         for name in [*names, *harness.broker.topics.all()]:
             assert self.found(arrays, name) == self.found(fresh, name), name
 
 
 def test_arrays_whose_rebuild_fails_stay_unchanged(harness: BrokerHarness) -> None:
-    arrays = TopicArrays(harness.broker)
+    arrays = arrays_of(harness)
     arrays.refresh()
     before = arrays.names, arrays.rows, arrays.slots, arrays.queue_rows
     create(harness, "T", 4, 4)
