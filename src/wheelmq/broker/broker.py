@@ -45,7 +45,7 @@ from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
 from wheelmq.broker.state.groups import Groups
 from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
-from wheelmq.broker.statistics import BrokerStats
+from wheelmq.broker.statistics import RATES_SAMPLE_MS, BrokerStats
 from wheelmq.broker.steps import FAILED_STEP_MS, Steps
 from wheelmq.broker.timer_tasks import TimerTasks
 from wheelmq.broker.topic_arrays import TopicArrays
@@ -63,6 +63,7 @@ from wheelmq.formats.kernels.warm import warm
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
 from wheelmq.observe.rates import Rate
+from wheelmq.observe.stats import SAMPLE_MS
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.expiry import Expiry
 from wheelmq.store.index import MessageIndex
@@ -131,15 +132,13 @@ class Broker:
         self._has_served = False
         """Whether a round has ended since the last tick."""
         self._ticked_ms = self._tick_due_ms = 0
-        self.put_rate = Rate(lambda: self.store.appended)
-        self.get_rate = Rate(lambda: self.transferred)
         self.enqueue_rate = Rate(lambda: self.timer.indexed_to)
         self.dequeue_rate = Rate(lambda: self.releaser.counts["released"])
-        self.transferred = 0
-        """Messages that consumers received."""
         self.shell_figures: Callable[[], dict[str, int]] = dict  # counters of the shell, by name; the shell sets it
         self.periodic_tasks = PeriodicTasks(self)
-        self.stats = BrokerStats(self)
+        self.stats = BrokerStats(self.store, self.topics, settings.cluster)
+        self.periodic_tasks.every(SAMPLE_MS, self.stats.sample)
+        self.periodic_tasks.every(RATES_SAMPLE_MS, self.stats.sample_rates)
         self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
         """None when kernels are off: the plain code then serves every frame."""
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)

@@ -157,5 +157,5 @@ class PeriodicTasks:
 
     def _sample_rates(self) -> None:
         broker = self._broker
-        for rate in (broker.put_rate, broker.get_rate, broker.enqueue_rate, broker.dequeue_rate):
+        for rate in (broker.enqueue_rate, broker.dequeue_rate):
             rate.sample(broker.clock.monotonic())

@@ -8,17 +8,19 @@ read.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wheelmq.broker.put_times import PutTimes
+from wheelmq.broker.state.topics import Topics
 from wheelmq.observe.rates import Rate
-from wheelmq.observe.stats import SAMPLE_MS, Counted, Stats
+from wheelmq.observe.stats import Counted, Stats
+from wheelmq.store.store import Store
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
+RATES_SAMPLE_MS: Final = 1000
+"""Time between two calls of `sample_rates`."""
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
@@ -37,11 +39,13 @@ Integers = npt.NDArray[np.int64]
 class BrokerStats:
     """The counters of one broker since its start."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._stats = Stats(broker.clock.monotonic_ms())
-        self._cluster = broker.settings.cluster
-        self._counted = broker.store.queues.next_offset.copy()
+    def __init__(self, store: Store, topics: Topics, cluster: str) -> None:
+        self._queues = store.queues
+        self._clock = store.clock
+        self._topics = topics
+        self._cluster = cluster
+        self._stats = Stats(store.clock.monotonic_ms())
+        self._counted = store.queues.next_offset.copy()
         self._bytes: Integers = np.zeros_like(self._counted)
         self._bytes_counted: Integers = np.zeros_like(self._counted)
         self._gets: dict[tuple[str, str], list[int]] = {}
@@ -55,20 +59,22 @@ class BrokerStats:
         """Pulls that got messages."""
         self.missed = 0
         """Pulls that got none. A held pull counts at each check."""
+        self.transferred = 0
+        """Messages that consumers received."""
+        self.put_rate = Rate(lambda: store.appended)
+        self.transferred_rate = Rate(lambda: self.transferred)
         self.found_rate = Rate(lambda: self.found)
         self.missed_rate = Rate(lambda: self.missed)
         self.total_rate = Rate(lambda: self.found + self.missed)
         self.put_mornings = self.get_mornings = (0, 0)
         """Totals at the midnight before last, and at the last one (RocketMQ: BrokerStats)."""
         self._day = self._today()
-        broker.periodic_tasks.every(SAMPLE_MS, self.sample)
-        broker.periodic_tasks.every(1000, self._sample_rates)
 
     # Counting ------------------------------------------------------------------------------------------------------
 
     def note_puts(self, grown: dict[int, int]) -> None:
         """Add the bytes of new records, by the row of their queue."""
-        if len(self._bytes) < len(self._broker.store.queues.next_offset):
+        if len(self._bytes) < len(self._queues.next_offset):
             self._make_room()
         for queue_row, size in grown.items():
             self._bytes[queue_row] += size
@@ -80,6 +86,7 @@ class BrokerStats:
             self.missed += 1
             return
         self.found += 1
+        self.transferred += count
         got = self._gets.get((topic, group))
         if got is None:
             got = self._gets[topic, group] = [0, 0, 0]
@@ -137,11 +144,17 @@ class BrokerStats:
     def sample(self) -> None:
         """Take the due samples. Call it every `SAMPLE_MS`."""
         self._collect()
-        self._stats.sample(self._broker.clock.monotonic_ms())
+        self._stats.sample(self._clock.monotonic_ms())
         if self._today() != self._day:
             self._day = self._today()
             self.put_mornings = self.put_mornings[1], self.put_total()
             self.get_mornings = self.get_mornings[1], self.get_total()
+
+    def sample_rates(self) -> None:
+        """Take a sample of each rate. Call it every `RATES_SAMPLE_MS`."""
+        now_s = self._clock.monotonic()
+        for rate in (self.put_rate, self.transferred_rate, self.found_rate, self.missed_rate, self.total_rate):
+            rate.sample(now_s)
 
     def _collect(self) -> None:
         """Add the puts and gets since the last call to the counters."""
@@ -155,12 +168,12 @@ class BrokerStats:
             self._stats.add(GROUP_GET_NUMS, key, count, pulls)
             self._stats.add(GROUP_GET_SIZE, key, size, pulls)
             self._stats.add(BROKER_GET_NUMS, self._cluster, count, pulls)
-            if not self._broker.topics.is_system(topic):
+            if not self._topics.is_system(topic):
                 self._users_gets += count
                 self._stats.add(USERS_GET_NUMS, self._cluster, count, pulls)
 
     def _collect_puts(self) -> None:
-        queues = self._broker.store.queues
+        queues = self._queues
         self._make_room()
         ends = queues.next_offset
         counts = ends - self._counted
@@ -168,7 +181,7 @@ class BrokerStats:
         for topic, count in queues.by_topic(counts).items():
             self._stats.add(TOPIC_PUT_NUMS, topic, count, count)
             self._stats.add(BROKER_PUT_NUMS, self._cluster, count, count)
-            if not self._broker.topics.is_system(topic):
+            if not self._topics.is_system(topic):
                 self._users_puts += count
                 self._stats.add(USERS_PUT_NUMS, self._cluster, count, count)
         for topic, size in queues.by_topic(sizes).items():
@@ -177,17 +190,13 @@ class BrokerStats:
         self._bytes_counted[:] = self._bytes
 
     def _make_room(self) -> None:
-        missing = len(self._broker.store.queues.next_offset) - len(self._bytes)
+        missing = len(self._queues.next_offset) - len(self._bytes)
         if missing > 0:
             more = np.zeros(missing, np.int64)
             self._counted, self._bytes, self._bytes_counted = (
                 np.concatenate((one, more)) for one in (self._counted, self._bytes, self._bytes_counted)
             )
 
-    def _sample_rates(self) -> None:
-        for rate in (self.found_rate, self.missed_rate, self.total_rate):
-            rate.sample(self._broker.clock.monotonic())
-
     def _today(self) -> tuple[int, int]:
-        now = time.localtime(self._broker.clock.now_ms() // 1000)
+        now = time.localtime(self._clock.now_ms() // 1000)
         return now.tm_year, now.tm_yday

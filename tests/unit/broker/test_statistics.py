@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from wheelmq.broker.handlers.runtime import runtime_info
-from wheelmq.broker.statistics import GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
+from wheelmq.broker.statistics import (
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    RATES_SAMPLE_MS,
+    SNDBCK_PUT_NUMS,
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+)
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.observe import stats
 from wheelmq.observe.stats import SAMPLE_MS, Stats, WindowFigures
@@ -198,6 +205,15 @@ class TestBroker:
         info = runtime_info(harness.broker)
         assert info["msgPutTotalTodayNow"] == info["msgPutTotalTodayMorning"] == 1
         assert info["msgGetTotalTodayNow"] == info["msgGetTotalTodayMorning"] == 1
+
+    def test_rates_count_stored_and_received_messages(self, harness: BrokerHarness) -> None:
+        harness.advance(RATES_SAMPLE_MS)
+        for _ in range(3):
+            harness.send("T")
+        harness.pull("T", maxMsgNums=2)
+        harness.advance(RATES_SAMPLE_MS)
+        info = runtime_info(harness.broker)
+        assert (info["putTps"], info["getTransferredTps"]) == ("3 3 3", "2 2 2")
 
     def test_failed_puts_are_counted(self, harness: BrokerHarness) -> None:
         assert harness.send("T", properties={"K": "v\0"}).code != 0

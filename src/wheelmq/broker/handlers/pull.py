@@ -242,7 +242,6 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
     log = broker.store.log
     taken, body = log.gather_units(units, count_max, bytes_max) if wanted == EVERYTHING else (0, b"")
     if taken:
-        broker.transferred += taken
         broker.stats.note_pull(header.consumer_group, header.topic, taken, len(body))
         return Read(PullStatus.FOUND, asked + taken, start, end, body, _is_behind(broker, units[taken - 1]))
     found, looked_at, removed = _select(broker, units, wanted, count_max, bytes_max)
@@ -258,7 +257,6 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
         if not found:
             return Read(PullStatus.NO_MATCHED_MESSAGE, next_offset, start, end, is_behind=is_behind)
         body = log.gather(found)
-    broker.transferred += len(found)
     broker.stats.note_pull(header.consumer_group, header.topic, len(found), len(body))
     return Read(PullStatus.FOUND, next_offset, start, end, body, is_behind)
 

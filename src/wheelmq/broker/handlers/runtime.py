@@ -91,7 +91,7 @@ def _puts(broker: Broker) -> dict[str, object]:
     stats, puts, times = broker.stats, broker.stats.put_times.puts, broker.store.appended
     before, today = stats.put_mornings
     return {
-        "putTps": broker.put_rate.text(),
+        "putTps": stats.put_rate.text(),
         "putMessageTimesTotal": max(1, times),  # at least 1 as in Apache, which divides by it
         "putMessageSizeTotal": stats.put_bytes,
         "putMessageAverageSize": stats.put_bytes / max(1, times),
@@ -113,7 +113,7 @@ def _gets(broker: Broker) -> dict[str, object]:
         "getTotalTps": stats.total_rate.text(),
         "getFoundTps": stats.found_rate.text(),
         "getMissTps": stats.missed_rate.text(),
-        "getTransferredTps": broker.get_rate.text(),
+        "getTransferredTps": stats.transferred_rate.text(),
         "getMessageEntireTimeMax": round(stats.put_times.longest_read_s * 1000),
         "msgGetTotalYesterdayMorning": before,
         "msgGetTotalTodayMorning": today,
