@@ -119,8 +119,8 @@ class Broker:
         self.dispatch = Dispatch(self)
         self.holds, self.calls = Holds(self.dispatch.answer), Calls()
         self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings)
-        self.fast_send, fast_release = self._open_fast()
-        """None when kernels are off: the plain code then serves every frame."""
+        topic_arrays = TopicArrays(self.topics, self.store.queues, settings) if jit.available() else None
+        fast_release = None if topic_arrays is None else FastRelease(self.store, self.blocks, topic_arrays)
         self.releaser = Releaser(self.store, self.timer, self.blocks, fast_release)
         self.boot_ms = clock.now_ms()
         self.ticks, self.overload, self.steps = Ticks(clock), OverloadGuard(self), Steps(clock.monotonic)

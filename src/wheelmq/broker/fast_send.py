@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.broker.admission import Admission
+from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.hooks import Hooks
-from wheelmq.broker.overload import OverloadGuard
 from wheelmq.broker.put_times import PutTimes
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.topic_arrays import TopicArrays

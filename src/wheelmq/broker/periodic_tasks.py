@@ -10,14 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.admission.error_text import rejection_text
+from wheelmq.broker.background_jobs import log_failure, run_at_stop, run_in_background
 from wheelmq.system.disk import StoreRemoved
 from wheelmq.system.memory import FreedMemory
 from wheelmq.system.single_flight import SingleFlight
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
-    from wheelmq.broker.state.consumer_filters import ConsumerFilters
-    from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +41,13 @@ class PeriodicTasks:
         self._files = (broker.topics.file, broker.groups.file)
         settings, lane = broker.settings, broker.block_scheduler
         block_checkpoints = SingleFlight(broker.workers.background)
-        self.every(settings.offsets_persist_ms, lambda: self._save(broker.consumer_offsets))
-        self.every(FILTERS_PERSIST_MS, lambda: self._save(broker.consumer_filters))
+        self.every(
+            settings.offsets_persist_ms,
+            lambda: run_in_background(broker.consumer_offsets.save_job(), broker.workers.background),
+        )
+        self.every(
+            FILTERS_PERSIST_MS, lambda: run_in_background(broker.consumer_filters.save_job(), broker.workers.background)
+        )
         self.every(settings.checkpoint_ms, self._write_checkpoint)
         self.every(settings.checkpoint_ms, lambda: lane.write_checkpoints(block_checkpoints))
         self.every(CLIENTS_EXPIRE_MS, self._expire_clients)
@@ -77,24 +81,7 @@ class PeriodicTasks:
         for file in self._files:
             file.save_now()
         for table in (self._broker.consumer_offsets, self._broker.consumer_filters):
-            self._save(table, inline=True)
-
-    def note_saved(self, result: object) -> None:
-        """Log the error of a background job. The part that submitted the job tries it again."""
-        if isinstance(result, BaseException):
-            log.error("a background task on the broker's files failed: %s", result)
-
-    def _save(self, table: ConsumerOffsets | ConsumerFilters, *, inline: bool = False) -> None:
-        job = table.save_job()
-        if job is None:
-            return
-        if inline:
-            try:
-                job()
-            except OSError as error:
-                self.note_saved(error)
-        else:
-            self._broker.workers.background.submit(job, self.note_saved)
+            run_at_stop(table.save_job())
 
     def _write_checkpoint(self) -> None:
         """Write a checkpoint, unless one is running or the disk rests after one.
@@ -112,7 +99,7 @@ class PeriodicTasks:
         def rest(result: object) -> None:
             now_ms = broker.clock.monotonic_ms()
             self._checkpoint_from_ms = now_ms + CHECKPOINT_REST * (now_ms - began_ms)
-            self.note_saved(result)
+            log_failure(result)
 
         self._checkpoints.submit(job, done=rest, failed=rest)
 
@@ -129,9 +116,7 @@ class PeriodicTasks:
         broker.expiry.poll()
         broker.admission.check_disk()
         broker.health.run_or_reject(self._expire_blocks)
-        timer_log = broker.timer.drop_log()
-        if timer_log is not None:
-            broker.workers.background.submit(timer_log, self.note_saved)
+        run_in_background(broker.timer.drop_log(), broker.workers.background)
 
     def _expire_blocks(self) -> int:
         jobs = list(self._broker.block_scheduler.expire(self._broker.clock.now_ms()))
@@ -151,9 +136,7 @@ class PeriodicTasks:
         broker.workers.tables.submit(lambda: broker.disk.check_locked(broker.paths.root), done)
 
     def _return_memory(self) -> None:
-        job = self._freed_memory.trim_job()
-        if job is not None:
-            self._broker.workers.reading.submit(job, self.note_saved)
+        run_in_background(self._freed_memory.trim_job(), self._broker.workers.reading)
 
     def _sample_rates(self) -> None:
         broker = self._broker

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.count_audit import CountAudit
 from wheelmq.delay.prefetch import BlockPrefetcher, Prefetcher
 from wheelmq.delay.timer.metrics import TimerMetricsTable
@@ -106,9 +107,7 @@ class TimerTasks:
             self._broker.timer.armed.release_held()
 
     def _save_metrics(self) -> None:
-        job = self.metrics.save_job()
-        if job is not None:
-            self._broker.workers.background.submit(job, self._broker.periodic_tasks.note_saved)
+        run_in_background(self.metrics.save_job(), self._broker.workers.background)
 
     def _log_progress(self) -> None:
         """Log one line if anything has changed since the last line."""

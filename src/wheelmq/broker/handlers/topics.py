@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
@@ -104,8 +105,7 @@ def _forget_topic(broker: Broker, topic: str) -> Answer:
     """Remove the messages, offsets and statistics of a deleted topic."""
     broker.consumer_offsets.remove(lambda _, found: found == topic)
     for remove_files in broker.store.queues.remove_topic(topic):
-        if remove_files is not None:
-            broker.workers.background.submit(remove_files, broker.periodic_tasks.note_saved)
+        run_in_background(remove_files, broker.workers.background)
     broker.stats.forget_topic(topic)
     return reply()
 

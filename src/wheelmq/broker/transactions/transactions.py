@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.transactions import halves
 from wheelmq.broker.transactions.checks import Checks
 from wheelmq.broker.transactions.counts import TransactionCounts
@@ -196,9 +197,7 @@ class Transactions:
             self._staged, self._saved = _Progress(self.pending.first, commit_log.end), now
 
     def _save_counts(self) -> None:
-        job = self.counts.save_job()
-        if job is not None:
-            self._broker.workers.background.submit(job, self._broker.periodic_tasks.note_saved)
+        run_in_background(self.counts.save_job(), self._broker.workers.background)
 
     def say_all(self) -> int:
         """Write all ends in op messages, for a clean stop. Return the number of op messages. Raises OSError."""
