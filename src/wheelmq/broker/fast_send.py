@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.broker.admission import Admission
 from wheelmq.broker.admission.overload import OverloadGuard
+from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.hooks import Hooks
