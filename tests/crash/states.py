@@ -206,7 +206,7 @@ class Recovered:
             raw = bytes(log.read(LogPosition(position), size))
             stored = self._understand(raw, number, position)
             index = int.from_bytes(raw[20:28], "big")
-            if stored is not None and origin_of(stream, index) not in self.harness.broker.timer.done:
+            if stored is not None and origin_of(stream, index) not in self.harness.broker.timer.pending.done:
                 self.pending[stored.number] += 1
 
     def _read_queue(self, topic: str, queue_id: int) -> None:

@@ -243,7 +243,7 @@ def _count_waiting(harness: BrokerHarness, stream: Stream, records: CommitLog, u
         record = records.record_at(LogPosition(position))
         if record is None or record.size != size or not record.offset_is_possible:
             continue
-        if origin_of(stream, record.queue_offset) not in harness.broker.timer.done:
+        if origin_of(stream, record.queue_offset) not in harness.broker.timer.pending.done:
             payload = record.message.body
             seen.waiting[payload] = seen.waiting.get(payload, 0) + 1
 

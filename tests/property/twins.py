@@ -25,24 +25,26 @@ from wheelmq.testing.harness import BrokerHarness
 
 def recovered(broker: Broker) -> dict[str, Any]:
     """Return the state that a start has recovered, by name."""
-    store, timer = broker.store, broker.timer
+    store, timer, parked = broker.store, broker.timer, broker.timer.pending
     keys = {key: row for row, (key, _) in enumerate(store.queues.items())}
     log = invariants.read_log(broker)
-    parked = [record.message.properties for record in (*log.parked.values(), *log.in_levels.values())]
-    delete_keys = {delete_key(one.get(props.REAL_TOPIC, ""), one.get(props.UNIQ_KEY, "")) for one in parked}
+    properties = [record.message.properties for record in (*log.parked.values(), *log.in_levels.values())]
+    delete_keys = {delete_key(one.get(props.REAL_TOPIC, ""), one.get(props.UNIQ_KEY, "")) for one in properties}
     by_key = {key: find_parked(timer, broker.blocks, key)[0] for key in sorted(delete_keys)}
-    in_blocks = set(timer.keys.hashes().tolist())
-    pending = broker.transactions.pending
-    armed = sorted(tuple(row) for _, _, refs in timer.armed._heap for row in refs[:, : ref.ENQUEUE_MS].tolist())
+    in_blocks = set(parked.keys.hashes().tolist())
+    counts, pending = parked.counts.by_queue, broker.transactions.pending
+    armed = sorted(tuple(row) for _, _, refs in parked.armed._heap for row in refs[:, : ref.ENQUEUE_MS].tolist())
     return {
         "log": (store.log.end, store.log.last_store_ms, store.log.damaged, store.last_position),
         "queue ends": {key: queue.end for key, queue in store.queues.items() if queue.end},
-        "done": timer.done.of(TIMER_STREAM).get(np.arange(timer.queue.end + 1)).tolist(),
-        "pending": {key: int(timer.counts.by_queue[row]) for key, row in keys.items() if timer.counts.by_queue[row]},
+        "done": parked.done.of(TIMER_STREAM).get(np.arange(timer.queue.end + 1)).tolist(),
+        "pending": {key: int(counts[row]) for key, row in keys.items() if counts[row]},
         "armed": armed,
-        "noted": (timer.notes.count, timer.notes.next_fire_ms),
+        "noted": (parked.notes.count, parked.notes.next_fire_ms),
         "keys": {key: [one.origin for one in found] for key, found in by_key.items()},
-        "keys in blocks": {key: [i for i in timer.keys.find(key) if i not in timer.done] for key in sorted(in_blocks)},
+        "keys in blocks": {
+            key: [i for i in parked.keys.find(key) if i not in parked.done] for key in sorted(in_blocks)
+        },
         "E and S": (timer.indexed_to, timer.scans.walked_through_ms),
         "units": timer.log.end,
         "transactions": (pending.first, sorted(pending._gone), sorted(pending._moved.items())),

@@ -75,7 +75,7 @@ class KeySearch:
         self._looks = 0
         self.is_over = is_unique or not asked.key or not broker.block_scheduler.waiting
         hashed = key_hash(delete_key(asked.topic, asked.key))
-        self._origins = {origin for origin in broker.timer.keys.find(hashed) if is_in_block(origin)}
+        self._origins = {origin for origin in broker.timer.pending.keys.find(hashed) if is_in_block(origin)}
         if not self.is_over:
             self._begin_search(Origin(0))
         self._finished = finished
@@ -104,7 +104,7 @@ class KeySearch:
     def records(self, begin_ms: int, end_ms: int) -> Iterator[bytes]:
         """Yield the found records that were stored from `begin_ms` to `end_ms` and are pending, ordered by origin."""
         for origin in sorted(self._origins):
-            record = None if origin in self._broker.timer.done else self._broker.blocks.record_of(origin)
+            record = None if origin in self._broker.timer.pending.done else self._broker.blocks.record_of(origin)
             if record is None or not begin_ms <= record.store_ms <= end_ms:
                 continue
             if self._asked.has(record.message.properties):

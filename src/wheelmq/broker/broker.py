@@ -181,7 +181,7 @@ class Broker:
 
     def _open_delay_offsets(self) -> DelayOffsets:
         interval_ms = self.settings.flush_delay_offset_interval
-        return DelayOffsets(self.store, self.timer.levels.offsets, self.workers.background, interval_ms)
+        return DelayOffsets(self.store, self.timer.pending.levels.offsets, self.workers.background, interval_ms)
 
     def _open_preallocator(self) -> Preallocator:
         count, is_warm = self.settings.log_files_ahead, self.settings.warm_maped_file_enable
@@ -262,7 +262,7 @@ class Broker:
             self._finish_round()
         else:
             self.ticks.forget()  # only a part of a frame came: the sender causes its delay
-        near_ms = self.timer.next_near_ms()
+        near_ms = self.timer.pending.next_near_ms()
         is_near = near_ms is not None and near_ms <= self.clock.now_ms()
         is_due = self.flush.is_asked_for() or self.clock.monotonic_ms() >= self._tick_due_ms
         return is_near or is_due or DISPATCH in self.steps.failed_now
@@ -326,7 +326,7 @@ class Broker:
         run("timer check", self.timer_tasks.check.poll)
         run("snapshots", self.snapshots.poll, monotonic_ms)
         run("delay offsets", self.delay_offsets.poll, monotonic_ms)
-        run("files ahead", self.preallocator.poll, self.timer.armed.bytes)
+        run("files ahead", self.preallocator.poll, self.timer.pending.armed.bytes)
         if self.index is not None and not self._index_waits(self.index):
             run("message index", self.index.poll)
         run("held queries", self.holds.wake, self.index)
@@ -342,7 +342,7 @@ class Broker:
             return 0
         rows, grown = self.store.dispatch()
         try:
-            if self.timer.take_journal(rows):
+            if self.timer.pending.take_journal(rows):
                 self.block_scheduler.take_settled(rows)
         except Exception as error:
             self.health.fail(TimersLost(error))
@@ -382,7 +382,11 @@ class Broker:
             return 0
         now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         waits = self.periodic_tasks.waits_ms(monotonic_ms)
-        for wall_ms in (self.timer.next_near_ms(), self.block_scheduler.next_ms(), self.timer.armed.next_fire_ms()):
+        for wall_ms in (
+            self.timer.pending.next_near_ms(),
+            self.block_scheduler.next_ms(),
+            self.timer.pending.armed.next_fire_ms(),
+        ):
             if wall_ms is not None:
                 waits.append(wall_ms - now_ms)
         for mono_ms in (

@@ -76,7 +76,7 @@ class CountAudit:
             return
         wrong = recount.correct()
         self._metrics.recounted(wrong)
-        log.info("timer: the count found %d pending messages", self._broker.timer.counts.by_queue.sum())
+        log.info("timer: the count found %d pending messages", self._broker.timer.pending.counts.by_queue.sum())
 
     def _take(self, step: Step) -> None:
         self._step = step

@@ -84,7 +84,9 @@ class Families:
             ("rocketmq_timer_dequeue", "Settled since the start", intake.SETTLED, CounterMetricFamily),
         ):
             family = kind(name, text, labels=[*self._labels, "topic"])
-            for topic, count in sorted(self._broker.store.queues.by_topic(timer.counts.table[:, column]).items()):
+            for topic, count in sorted(
+                self._broker.store.queues.by_topic(timer.pending.counts.table[:, column]).items()
+            ):
                 family.add_metric([*self._labels.values(), topic], count)
             yield family
 
@@ -126,12 +128,14 @@ class Families:
         yield self._counter(
             "wheelmq_tick_step_failures", "Failed steps of rounds and ticks", "step", dict(broker.steps.failures)
         )
-        armed_by = {**dict.fromkeys(ARMED_BY, 0), **timer.armed_by}
+        armed_by = {**dict.fromkeys(ARMED_BY, 0), **timer.pending.armed_by}
         yield self._counter("wheelmq_timers_armed", "References armed", "by", armed_by)
         outcomes = {**dict.fromkeys(OUTCOMES, 0), **broker.releaser.counts}
         yield self._counter("wheelmq_timers_settled", "What became of them", "how", outcomes)
         yield self._total("wheelmq_timers_refused", "Sends for a slot that is too full", timer.congestion.refused)
-        yield self._total("wheelmq_timers_not_noted", "Parked without room to be noted", timer.notes.passed_over)
+        yield self._total(
+            "wheelmq_timers_not_noted", "Parked without room to be noted", timer.pending.notes.passed_over
+        )
         yield from self._pipeline()
 
     def _pipeline(self) -> Iterator[Metric]:
@@ -216,8 +220,8 @@ class Families:
 def waiting_by_place(broker: Broker) -> dict[str, int]:
     """Return the number of pending messages in the timer, in level queues and in blocks."""
     timer = broker.timer
-    in_all, in_blocks = int(timer.counts.by_queue.sum()), broker.block_scheduler.waiting
-    in_levels = timer.levels.count_pending()
+    in_all, in_blocks = int(timer.pending.counts.by_queue.sum()), broker.block_scheduler.waiting
+    in_levels = timer.pending.levels.count_pending()
     return {"timer": max(0, in_all - in_blocks - in_levels), "level": in_levels, "block": in_blocks}
 
 

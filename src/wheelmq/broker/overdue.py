@@ -24,9 +24,9 @@ def overdue(broker: Broker) -> Overdue:
     A slot counts when all of its due times have passed, less its cancels.
     """
     timer, now_ms = broker.timer, broker.clock.now_ms()
-    fires_ms = [now_ms, timer.armed.earliest_ms(), broker.releaser.earliest_in_hand_ms()]
-    if timer.notes.count:
-        fires_ms.append(timer.notes.next_fire_ms)
+    fires_ms = [now_ms, timer.pending.armed.earliest_ms(), broker.releaser.earliest_in_hand_ms()]
+    if timer.pending.notes.count:
+        fires_ms.append(timer.pending.notes.next_fire_ms)
     count, precision_ms = broker.releaser.in_hand(), timer.settings.precision_ms
     covered_ms, through_ms = timer.scans.covered_through_ms, timer.wheel.floor_slot(now_ms) - precision_ms
     filled_ms = timer.wheel.first_filled(covered_ms, through_ms)

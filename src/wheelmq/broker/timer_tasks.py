@@ -72,7 +72,7 @@ class TimerTasks:
         timer.stop_enqueue(settings.timer_stop_enqueue)
         if settings.timer_stop_dequeue:
             self._dequeues_from_ms = None
-            timer.armed.hold(timer_origin(0))
+            timer.pending.armed.hold(timer_origin(0))
         else:
             self._dequeues_from_ms = self._appears_ms
         self._warn_of_stops()
@@ -104,7 +104,7 @@ class TimerTasks:
             self._warm.poll(now_ms)
         if self._dequeues_from_ms is not None and self._dequeues_from_ms <= monotonic_ms:
             self._dequeues_from_ms = None
-            self._broker.timer.armed.release_held()
+            self._broker.timer.pending.armed.release_held()
 
     def _save_metrics(self) -> None:
         run_in_background(self.metrics.save_job(), self._broker.workers.background)
@@ -112,7 +112,7 @@ class TimerTasks:
     def _log_progress(self) -> None:
         """Log one line if anything has changed since the last line."""
         broker, timer = self._broker, self._broker.timer
-        waiting = int(timer.counts.by_queue.sum())
+        waiting = int(timer.pending.counts.by_queue.sum())
         released = broker.releaser.counts["released"]
         progress = (int(timer.queue.end), timer.indexed_to, released, waiting)
         if progress == self._progress:
@@ -124,7 +124,7 @@ class TimerTasks:
             "due before %d are settled",
             waiting,
             timer.queue.end - timer.indexed_to,
-            timer.armed.count + broker.releaser.in_hand(),
+            timer.pending.armed.count + broker.releaser.in_hand(),
             released,
             check.last_read_ms,
         )

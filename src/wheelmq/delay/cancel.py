@@ -65,7 +65,7 @@ def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequ
     for cancel, found in zip(cancels, pending, strict=True):
         appended.append(store.append(cancel, settles=found.origin, real_queue=found.real_queue))
         reach("cancel.appended")
-        timer.settle(found.origin)
+        timer.pending.settle(found.origin)
         if origin_stream(found.origin) == TIMER_STREAM:
             timer.congestion.remove(found.due_ms)
     return appended[0]

@@ -104,8 +104,8 @@ def _origin(record: Record) -> Origin:
 
 
 def _delivery_state(timer: Timer, origin: Origin, record: Record, asked: KeyQuery, find: FindRecords) -> DeliveryState:
-    due_ms = timer.levels.due_of(origin)
-    if origin not in timer.done:
+    due_ms = timer.pending.levels.due_of(origin)
+    if origin not in timer.pending.done:
         return DeliveryState(describe(record, state_of(timer, origin), due_ms))
     message = describe(record, place_of(timer, origin), due_ms)
     for last, end in _ends(asked.topic, message.unique_key or asked.key, find):

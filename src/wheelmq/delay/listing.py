@@ -115,7 +115,7 @@ def glance(timer: Timer, blocks: Blocks, place: int, wanted: Wanted, places: int
         if left < most and (left <= 0 or timer.store.clock.monotonic() >= until):
             next_place = origin_of(stream, 0)
             break
-        first = max(0, place - origin_of(stream, 0), timer.done.of(stream).floor)
+        first = max(0, place - origin_of(stream, 0), timer.pending.done.of(stream).floor)
         block = blocks.get(stream_number(stream)) if stream_kind(stream) == KIND_BLOCK else None
         if block is not None:
             end = block.queue.end
@@ -146,7 +146,7 @@ def _scan_queue(timer: Timer, stream: Stream, start: int, stop: int, wanted: Wan
     due_ms, topic_hash = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.int64)
     if is_level(stream):
         now_ms = store.clock.now_ms()
-        due_ms[:] = np.where(tags > now_ms + timer.levels.of(stream).delay_ms, now_ms, tags)
+        due_ms[:] = np.where(tags > now_ms + timer.pending.levels.of(stream).delay_ms, now_ms, tags)
     unread = np.arange(len(offsets))
     if stream == TIMER_STREAM and len(offsets):
         known = due_times(timer, start, stop)
@@ -168,7 +168,7 @@ def _scan_queue(timer: Timer, stream: Stream, start: int, stop: int, wanted: Wan
 
 def _scan_block(timer: Timer, block: Block, start: int, stop: int, wanted: Wanted, until: float) -> _Part:
     """Find the wanted messages of a block, from index `start` to before `stop`. Stop at the time `until`."""
-    done = timer.done.of(block_stream(block.number))
+    done = timer.pending.done.of(block_stream(block.number))
     records = UnitRecords(block.log.files, block.number, check_bodies=False)
     found = [(_NOTHING, _NOTHING, _NOTHING)]
     first = start
@@ -194,7 +194,7 @@ def lines(timer: Timer, blocks: Blocks, seen: Glance, wanted: Wanted) -> Iterato
     for origin, position in zip(seen.origins.tolist(), seen.positions.tolist(), strict=True):
         record = _record(timer, blocks, origin, LogPosition(position))
         if record is not None:
-            pending = describe(record, state_of(timer, origin), timer.levels.due_of(origin))
+            pending = describe(record, state_of(timer, origin), timer.pending.levels.due_of(origin))
             if wanted.topic in (None, pending.topic):
                 yield origin, pending
 
@@ -240,7 +240,7 @@ def _pending_units(
     while offset < stop:
         units = timer.queue_of(stream).read(QueueOffset(offset), stop - offset)
         offsets = np.arange(offset, offset + len(units))
-        settled = timer.done.of(stream).between(offset, offset + len(units))
+        settled = timer.pending.done.of(stream).between(offset, offset + len(units))
         mine = ~settled & (units["size"] != BLANK_SIZE)
         columns = (units[name][mine].astype(np.int64) for name in ("position", "size", "tag_code"))
         parts.append((offsets[mine], *columns))

@@ -36,7 +36,7 @@ def record_in_log(timer: Timer, origin: Origin) -> Record | None:
 
 def state_of(timer: Timer, origin: Origin) -> State:
     """Return the state of a pending message."""
-    return State.ARMED if timer.armed.was_armed(np.array([origin]))[0] else place_of(timer, origin)
+    return State.ARMED if timer.pending.armed.was_armed(np.array([origin]))[0] else place_of(timer, origin)
 
 
 def place_of(timer: Timer, origin: Origin) -> State:

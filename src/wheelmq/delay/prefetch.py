@@ -101,7 +101,7 @@ class Prefetcher:
         until_ms = now_ms + AHEAD_MS
         if self._flight.is_running or until_ms - self._warmed_to_ms < STEP_MS:
             return
-        parts = self._timer.armed.firing(max(self._warmed_to_ms, now_ms), until_ms)
+        parts = self._timer.pending.armed.firing(max(self._warmed_to_ms, now_ms), until_ms)
         self._warmed_to_ms = until_ms
         spans = self._spans(np.concatenate(parts)) if parts else []
         if spans:

@@ -59,8 +59,8 @@ class Recount:
         assert timer.store.journal.count == 0
         self._timer = timer
         self._blocks = blocks
-        self._done = timer.done.copy()
-        self._known = timer.counts.by_queue.copy()
+        self._done = timer.pending.done.copy()
+        self._known = timer.pending.counts.by_queue.copy()
         self._found = np.zeros(len(self._known), np.int64)
         self._ends: dict[Stream, int] = {**timer.ends()}
         self._ends |= {block_stream(block.number): block.queue.end for block in blocks}
@@ -96,7 +96,7 @@ class Recount:
         records = UnitRecords(step.files, _queue_id(step.stream), check_bodies=False)
         rows = records.read(step.indices, step.units)
         is_there = rows[:, col.SIZE] > 0
-        settled = self._timer.done.of(step.stream).get(step.indices[~is_there])
+        settled = self._timer.pending.done.of(step.stream).get(step.indices[~is_there])
         self.is_void |= bool(settled.any())
         rows = rows[is_there]
         queues = self._timer.store.queue_rows(rows[:, col.REAL_TOPIC], rows[:, col.REAL_QUEUE_ID], records.names)
@@ -111,7 +111,7 @@ class Recount:
         assert not self.is_void
         wrong = self._found.copy()
         wrong[: len(self._known)] -= self._known
-        self._timer.counts.correct(wrong)
+        self._timer.pending.counts.correct(wrong)
         return wrong
 
 

@@ -23,6 +23,8 @@ from wheelmq.formats.kernels.refs import SIZE as SIZE
 LONG_DELAY_MS: Final = 5000
 NO_ENQUEUE_MS: Final = (1 << 63) - 1
 """Enqueue time of messages that were armed without the pipeline: Apache RocketMQ's own value (Long.MAX_VALUE)."""
+FAR_MS: Final = 1 << 61
+"""Later than the due time of any message."""
 
 Refs = npt.NDArray[np.int64]
 

@@ -117,6 +117,7 @@ class Releaser:
     def __init__(self, store: Store, timer: Timer, blocks: Blocks, bulk: BulkAppend | None = None) -> None:
         self._store = store
         self._timer = timer
+        self._pending = timer.pending
         self._blocks = blocks
         self._bulk = bulk
         self._ring: deque[_Bucket] = deque()
@@ -172,20 +173,20 @@ class Releaser:
         next try is due.
         """
         if self.failed.count:
-            self._timer.armed.requeue(self.failed.take_due(self._monotonic_ms()))
+            self._pending.armed.requeue(self.failed.take_due(self._monotonic_ms()))
         left = TAKE_MAX
         while left > 0 and (room := RING_MAX - len(self._ring)) > 0:
-            first_ms = self._timer.armed.next_fire_ms()
+            first_ms = self._pending.armed.next_fire_ms()
             if first_ms is None or first_ms > now_ms:
                 return
-            taken = deque(self._timer.armed.take_due(Millis(min(now_ms, first_ms + room - 1)), left))
+            taken = deque(self._pending.armed.take_due(Millis(min(now_ms, first_ms + room - 1)), left))
             try:
                 while taken:
                     self._bring_in(taken[0])
                     left -= cost_of(taken.popleft())
             except BaseException:
                 for refs in taken:
-                    self._timer.armed.requeue(refs)  # some may be in the ring too: each is released once
+                    self._pending.armed.requeue(refs)  # some may be in the ring too: each is released once
                 raise
 
     def _bring_in(self, refs: Refs) -> None:
@@ -287,7 +288,7 @@ class Releaser:
         if (origins[1:] < origins[:-1]).any():  # the parts are of several buckets, or were armed separately
             refs = refs[np.argsort(origins, kind="stable")]
             origins = refs[:, ref.ORIGIN]
-        stale = self._timer.done.get(origins)
+        stale = self._pending.done.get(origins)
         stale[1:] |= origins[1:] == origins[:-1]
         pending = refs[~stale] if stale.any() else refs
         at = 0
@@ -297,7 +298,7 @@ class Releaser:
                 rows_before = self._store.journal.count
                 try:
                     done = self._bulk(pending[at:], now_ms)
-                    self._timer.done.update(pending[at : at + done, ref.ORIGIN])
+                    self._pending.done.update(pending[at : at + done, ref.ORIGIN])
                 except Exception:
                     self._settle_appended(rows_before)
                     raise
@@ -322,7 +323,7 @@ class Releaser:
         except Exception:
             self.counts["failed"] += 1
             self._settle_appended(rows_before)
-            if origin in self._timer.done:
+            if origin in self._pending.done:
                 self._say_failed(
                     "left", "timer: an error occurred after the release of the message %s", origin_text(origin)
                 )
@@ -346,7 +347,7 @@ class Releaser:
         After an error, the journal is the only proof of the records that were appended.
         """
         origins = self._store.journal.rows()[rows_before:, SETTLES]
-        self._timer.done.update(origins[origins != NO_ORIGIN])
+        self._pending.done.update(origins[origins != NO_ORIGIN])
 
     def _monotonic_ms(self) -> int:
         return self._store.clock.monotonic_ms()
@@ -376,7 +377,7 @@ class Releaser:
             self.counts["early"] += 1
             again = one.reshape(1, -1).copy()
             again[:, ref.FIRE_MS] = due_ms
-            self._timer.armed.requeue(again)
+            self._pending.armed.requeue(again)
             return
         real_queue = self._store.real_queue(record.message.properties)
         reach("release.before")
@@ -391,7 +392,7 @@ class Releaser:
             if not self._append_dead_letter(record, origin, real_queue, error):
                 return
         else:
-            self._timer.settle(origin)
+            self._pending.settle(origin)
             self.counts["rolled" if rolls else "released"] += 1
             if rolls:
                 self._timer.congestion.roll(due_ms, record.store_ms, self._store.log.last_store_ms)
@@ -413,7 +414,7 @@ class Releaser:
         letter.properties = props.fitting(letter.properties, room_bytes)
         log.error("timer: the broker moves the message %s to %s: %s", origin_text(origin), DEAD_LETTER_TOPIC, error)
         self._store.append(letter, settles=origin, real_queue=real_queue)
-        self._timer.settle(origin)
+        self._pending.settle(origin)
         self.counts["dead_letter"] += 1
         return True
 
@@ -422,7 +423,7 @@ class Releaser:
         stream = origin_stream(origin)
         if not is_level(stream):
             return due_of(record.message.properties, record.store_ms)
-        return self._timer.levels.of(stream).due_of(record.queue_offset, now_ms)
+        return self._pending.levels.of(stream).due_of(record.queue_offset, now_ms)
 
 
 def _is_at(record: Record, origin: Origin) -> bool:

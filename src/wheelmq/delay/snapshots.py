@@ -151,7 +151,7 @@ class Snapshots:
             store.log.last_store_ms,
             store.log.damaged,
             store.queues.next_offset[: len(store.queues)].copy(),
-            timer.done.copy(),
+            timer.pending.done.copy(),
             timer.ends() | self._lane.ends(),
             self._lane.waiting_elsewhere(),
             mark,

@@ -170,24 +170,24 @@ def _check_done(broker: Broker, log: Log) -> None:
         return
     for index in range(broker.timer.queue.start, broker.timer.queue.end):
         expected = index in log.settled or index in log.cancels or timer_origin(index) in log.adopted
-        assert (timer_origin(index) in broker.timer.done) == expected, (
+        assert (timer_origin(index) in broker.timer.pending.done) == expected, (
             f"done bit of queue offset {index} is {not expected}"
         )
 
     for origin in log.in_levels:
         expected = origin in log.settled_origins or origin in log.adopted
-        assert (origin in broker.timer.done) == expected, f"done bit of {origin:#x} is {not expected}"
+        assert (origin in broker.timer.pending.done) == expected, f"done bit of {origin:#x} is {not expected}"
 
 
 def _check_counts(broker: Broker, log: Log) -> None:
     """Check that the counts of pending messages by topic match a count over the log."""
     if broker.store.journal.count:
         return
-    done = broker.timer.done
+    done = broker.timer.pending.done
     parked = {timer_origin(index): record for index, record in log.parked.items()} | log.in_levels | _in_blocks(broker)
     waiting = [record.message.properties for origin, record in parked.items() if origin not in done]
     expected = Counter(one[props.REAL_TOPIC] for one in waiting if broker.store.real_queue(one) >= 0)
-    counted = broker.store.queues.by_topic(broker.timer.counts.by_queue)
+    counted = broker.store.queues.by_topic(broker.timer.pending.counts.by_queue)
     assert counted == expected, f"the broker counts {counted}, but there are {dict(expected)}"
 
 
@@ -244,7 +244,7 @@ def _check_reachable(broker: Broker, log: Log) -> None:
         return
     units = _units(broker, timer.log.end)
     for index, record in log.parked.items():
-        if timer_origin(index) in timer.done or index >= timer.indexed_to:
+        if timer_origin(index) in timer.pending.done or index >= timer.indexed_to:
             continue
         slots = [
             slot
@@ -257,8 +257,8 @@ def _check_reachable(broker: Broker, log: Log) -> None:
         )
 
     for origin in log.in_levels:
-        level = timer.levels.of(origin_stream(origin))
-        found = origin in timer.done or origin_index(origin) >= level.staged_to
+        level = timer.pending.levels.of(origin_stream(origin))
+        found = origin in timer.pending.done or origin_index(origin) >= level.staged_to
         assert found or state_of(timer, origin) == "armed", f"{origin:#x} stays parked until a restart"
 
 
@@ -269,7 +269,7 @@ def _check_blocks(broker: Broker, log: Log) -> None:
     """
     if broker.store.journal.count:
         return
-    done, lane = broker.timer.done, broker.block_scheduler
+    done, lane = broker.timer.pending.done, broker.block_scheduler
     assert broker.blocks.synced <= broker.blocks.end
     for block in broker.blocks:
         assert block.durable <= block.queue.end
@@ -305,7 +305,7 @@ def _in_blocks(broker: Broker) -> dict[Origin, Record]:
         for first, units in block.queue.chunks()
         for i in range(first, first + len(units))
     )
-    records = {origin: broker.blocks.record_of(origin) for origin in origins if origin not in broker.timer.done}
+    records = {origin: broker.blocks.record_of(origin) for origin in origins if origin not in broker.timer.pending.done}
     return {origin: record for origin, record in records.items() if record is not None}
 
 

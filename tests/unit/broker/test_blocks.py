@@ -168,7 +168,7 @@ class TestRelease:
         first = harness.read_queue("T")[0].message
         assert list(first.properties.items())[-1] == (props.WMQ_ORIGIN, origin_text(origin_of(block_stream(1), 0)))
         assert first.properties[props.KEYS] == "k" and props.DELAY_IN_SECONDS not in first.properties
-        assert harness.broker.timer.armed_by["pipeline"] >= 3
+        assert harness.broker.timer.pending.armed_by["pipeline"] >= 3
 
     def test_the_commit_log_does_not_grow_before_the_release(self, harness: BrokerHarness) -> None:
         harness.send("T")
@@ -185,11 +185,11 @@ class TestRelease:
         model = PipelineModel(harness)
         harness.advance(2000, model.work)
         harness.restart(clean=clean)
-        assert int(harness.broker.timer.counts.by_queue.sum()) == 3
+        assert int(harness.broker.timer.pending.counts.by_queue.sum()) == 3
         model = PipelineModel(harness)
         harness.advance(30_000, model.work)
         assert released(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in (1, 3, 8, 12, 25)]
-        assert int(harness.broker.timer.counts.by_queue.sum()) == 0
+        assert int(harness.broker.timer.pending.counts.by_queue.sum()) == 0
 
     def test_no_message_is_late_without_a_pipeline(self, harness: BrokerHarness) -> None:
         for seconds in range(1, 60, 4):
@@ -261,7 +261,7 @@ class TestTurns:
         windows = [plan.blocks for plan in plans if plan.blocks is not None]
         assert sum(window.rows for window in windows) == 3
         assert all(before.through_ms <= after.after_ms for before, after in pairwise(windows))
-        assert harness.broker.timer.armed_by["pipeline"] == 3
+        assert harness.broker.timer.pending.armed_by["pipeline"] == 3
 
     @pytest.mark.parametrize("how", ["one less", "one twice", "another second", "another block", "none"])
     def test_a_turn_with_wrong_rows_is_rejected(self, harness: BrokerHarness, how: str) -> None:
@@ -291,7 +291,7 @@ class TestTurns:
 
         model.bend = bend
         harness.advance(9000, model.work)
-        assert harness.broker.timer.armed_by["pipeline"] == 0 and model.committed == 0 and tried
+        assert harness.broker.timer.pending.armed_by["pipeline"] == 0 and model.committed == 0 and tried
         model.bend = lambda task: task
         harness.advance(8000, model.work)
         assert [left for _, left in released(harness)] == [13_000, 13_000, 14_000]
@@ -467,7 +467,7 @@ class TestDeletion:
             harness.start()
             harness.advance(5000)
             assert harness.read_queue("T") == []
-            assert int(harness.broker.timer.counts.by_queue.sum()) == 1
+            assert int(harness.broker.timer.pending.counts.by_queue.sum()) == 1
 
     def test_log_expiry_waits_for_the_flags_in_blocks(self, harness: BrokerHarness) -> None:
         send(harness, 1)
@@ -556,7 +556,7 @@ class TestDamage:
         units[2 * BLOCK_UNIT.size - 1] |= FLAG_DONE
         file.write_bytes(units)
         harness.start()
-        assert int(harness.broker.timer.counts.by_queue.sum()) == 2
+        assert int(harness.broker.timer.pending.counts.by_queue.sum()) == 2
         snapshot = harness.broker.paths.snapshot
         harness.stop()
         shutil.rmtree(paths.queue)

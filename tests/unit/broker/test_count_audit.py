@@ -51,12 +51,12 @@ def fill(harness: BrokerHarness) -> dict[str, int]:
 
 def known(harness: BrokerHarness) -> dict[str, int]:
     """Return the timer's number of pending messages of each topic."""
-    return harness.broker.store.queues.by_topic(harness.broker.timer.counts.by_queue)
+    return harness.broker.store.queues.by_topic(harness.broker.timer.pending.counts.by_queue)
 
 
 def falsify(harness: BrokerHarness) -> None:
     """Make the counts wrong: too high, too low and below 0."""
-    pending = harness.broker.timer.counts.by_queue
+    pending = harness.broker.timer.pending.counts.by_queue
     for row in range(len(harness.broker.store.queues)):
         pending[row] += {"T": 100, "L": -50, "B": -1}.get(harness.broker.store.queues.key(row)[0], 0)
 

@@ -71,7 +71,7 @@ def lateness(harness: BrokerHarness, due: dict[bytes, int]) -> dict[bytes, int]:
 
 
 def armed_by_lane(harness: BrokerHarness) -> int:
-    return harness.broker.timer.armed_by["wheel_lane"]
+    return harness.broker.timer.pending.armed_by["wheel_lane"]
 
 
 class TestWheelLane:
@@ -251,7 +251,7 @@ class TestIndexLane:
         assert harness.broker.timer.indexed_to == 200
         harness.advance(120_000)
         assert set(lateness(harness, due).values()) == {0}
-        assert harness.broker.timer.armed_by["near_lane"] == 0
+        assert harness.broker.timer.pending.armed_by["near_lane"] == 0
 
     def test_messages_that_roll_leave_on_time(self, tmp_path: Path) -> None:
         """The wheel and the roll window have 20 s: messages roll, and slots of the wheel are used again."""
@@ -283,7 +283,7 @@ class TestIndexLane:
         monkeypatch.setattr(fallback, "CROWDED", 20)
         send(harness, [90_000] * 25)
         harness.advance(fallback.CROWDED_AWAY_MS + 1000)
-        assert harness.broker.timer.indexed_to == 25 and harness.broker.timer.notes.count == 0
+        assert harness.broker.timer.indexed_to == 25 and harness.broker.timer.pending.notes.count == 0
 
     def test_the_broker_indexes_only_messages_on_disk(self, tmp_path: Path) -> None:
         flushes = HeldWorker()

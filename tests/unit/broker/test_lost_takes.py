@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -60,15 +61,15 @@ def test_due_messages_enter_the_ring_in_a_later_tick(harness: BrokerHarness, mon
     invariants.check(harness.broker)
 
 
-@pytest.mark.parametrize("method", ["timer.take_journal", "block_scheduler.take_settled"])
+@pytest.mark.parametrize("method", ["timer.pending.take_journal", "block_scheduler.take_settled"])
 def test_timers_that_are_lost_in_memory_fail_the_broker(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     harness.send("T", b"first", delay_ms=500)
     harness.settle()
-    owner, name = method.split(".")
+    owner, name = method.rsplit(".", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(getattr(harness.broker, owner), name, fail)
+        patch.setattr(attrgetter(owner)(harness.broker), name, fail)
         harness.submit(harness.send_command("T", b"second", delay_ms=600))
         harness.end_round()
         advance_in_steps(harness, 600)

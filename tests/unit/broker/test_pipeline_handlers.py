@@ -236,7 +236,13 @@ def test_a_commit_of_a_former_lease_changes_nothing(harness: BrokerHarness, mode
     other = PipelineModel(harness, "other")
     assert other.work() in (Done.COMMITTED, Done.IDLE)
     timer = harness.broker.timer
-    before = (timer.indexed_to, timer.log.end, timer.scans.walked_through_ms, timer.turns.turn, timer.armed.count)
+    before = (
+        timer.indexed_to,
+        timer.log.end,
+        timer.scans.walked_through_ms,
+        timer.turns.turn,
+        timer.pending.armed.count,
+    )
     with pytest.raises(Refused, match="STALE"):
         model.commit(plan, winners)
     assert (
@@ -244,7 +250,7 @@ def test_a_commit_of_a_former_lease_changes_nothing(harness: BrokerHarness, mode
         timer.log.end,
         timer.scans.walked_through_ms,
         timer.turns.turn,
-        timer.armed.count,
+        timer.pending.armed.count,
     ) == before
     harness.advance(3000, other.work, 500)
     assert harness.bodies("T") == [b"once"]
@@ -454,14 +460,18 @@ class TestCommit:
         plan = model.plan()
         assert plan is not None
         winners = [model.hand_over(plan, task) for task in model.read(plan)]
-        before = (harness.broker.timer.indexed_to, harness.broker.timer.log.end, harness.broker.timer.armed.count)
+        before = (
+            harness.broker.timer.indexed_to,
+            harness.broker.timer.log.end,
+            harness.broker.timer.pending.armed.count,
+        )
         with pytest.raises(Refused, match="TURN_REFUSED") as refused:
             model.commit(plan, winners[:-1])
         assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
         assert (
             harness.broker.timer.indexed_to,
             harness.broker.timer.log.end,
-            harness.broker.timer.armed.count,
+            harness.broker.timer.pending.armed.count,
         ) == before
         model.commit(plan, winners)
         self.finish(harness, model)

@@ -137,9 +137,9 @@ class TestStoredRecord:
         (record,) = harness.read_queue("T")
         assert record.message.body == b"forged"
         assert record.message.properties.get(name) != forged[name]
-        assert timer_origin(0) not in harness.broker.timer.done
+        assert timer_origin(0) not in harness.broker.timer.pending.done
         harness.restart(clean=False)
-        assert timer_origin(0) not in harness.broker.timer.done
+        assert timer_origin(0) not in harness.broker.timer.pending.done
 
     @pytest.mark.parametrize("name", [props.TIMER_OUT_MS, props.REAL_TOPIC, props.REAL_QID])
     def test_forged_redirections_are_ignored(self, harness: BrokerHarness, name: str) -> None:

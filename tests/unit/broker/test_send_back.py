@@ -51,7 +51,7 @@ def test_the_consumer_chooses_the_delay_level(
 ) -> None:
     send_back(harness, record, level)
     ((origin, parked),) = invariants.read_log(harness.broker).in_levels.items()
-    assert harness.broker.timer.levels.due_of(origin) == harness.now_ms + delay_ms
+    assert harness.broker.timer.pending.levels.due_of(origin) == harness.now_ms + delay_ms
     assert parked.message.properties[props.DELAY] == str(min(level, 18))
 
 

@@ -16,7 +16,7 @@ from wheelmq.testing.harness import BrokerHarness
 
 STEPS = {
     "chores": "periodic_tasks.run_due",
-    "arm near timers": "timer.arm_near",
+    "arm near timers": "timer.pending.arm_near",
     "blocks": "block_scheduler.tick",
     "timer chores": "timer_tasks.poll",
     "transactions": "transactions.tick",
@@ -133,7 +133,7 @@ def test_a_reference_to_an_impossible_position_fails_no_release(
     )
     forged[:, ref.POSITION] = [position, position + 300]
     forged[:, ref.SIZE] = 300
-    harness.broker.timer.armed.arm(forged)
+    harness.broker.timer.pending.armed.arm(forged)
     harness.advance(1500)
     assert harness.bodies("T") == [b"timer"] * 3
     assert harness.broker.releaser.counts["unreadable"] == 2

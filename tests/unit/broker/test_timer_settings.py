@@ -86,7 +86,7 @@ def test_armed_messages_wait_while_dequeue_is_stopped(tmp_path: Path) -> None:
             assert harness.send("T", body, delay_ms=delay_ms).code == 0
         harness.advance(9000, model.work, 500)
         assert harness.bodies("T") == []
-        assert harness.broker.timer.armed.count == 2
+        assert harness.broker.timer.pending.armed.count == 2
         assert harness.broker.next_tick_ms() > 0  # the loop does not spin over due messages
         harness.restart(timer_stop_dequeue=False)
         harness.advance(1)
@@ -113,7 +113,7 @@ def test_settings_that_stop_the_timer_stop_no_levels_or_blocks(tmp_path: Path, s
                 due[body + b"%d" % n] = harness.now_ms + 1000
             harness.clock.step(-300)  # the next message is due before this one
             due[b"level%d" % n] = harness.now_ms
-        assert harness.broker.timer.notes.count >= 2 or harness.broker.timer.armed.count
+        assert harness.broker.timer.pending.notes.count >= 2 or harness.broker.timer.pending.armed.count
         harness.advance(5000, model.work, 100)
         found = {one.message.body: one.store_ms for one in harness.read_queue("T")}
         assert found.keys() == due.keys()

@@ -205,7 +205,7 @@ def test_a_cancel_writes_the_delete_unit_of_apache(harness: BrokerHarness) -> No
 
 def test_pending_counts_exclude_cancels_and_cancelled_messages(harness: BrokerHarness) -> None:
     def pending() -> int:
-        return int(harness.broker.timer.counts.by_queue.sum())
+        return int(harness.broker.timer.pending.counts.by_queue.sum())
 
     for i in range(3):
         send(harness, f"K{i}", 5000)
@@ -227,7 +227,7 @@ def test_a_message_is_cancelled_in_the_tick_of_its_send(harness: BrokerHarness) 
     assert cancel(harness, "K") == Cancelled.ALREADY_SETTLED
     harness.advance(3000)
     assert harness.bodies("T") == []
-    assert int(harness.broker.timer.counts.by_queue.sum()) == 0
+    assert int(harness.broker.timer.pending.counts.by_queue.sum()) == 0
     invariants.check(harness.broker)
     harness.restart(clean=False)
     harness.advance(3000)

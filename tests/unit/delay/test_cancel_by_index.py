@@ -46,7 +46,7 @@ def fill(harness: BrokerHarness) -> None:
 
 
 def in_memory(harness: BrokerHarness) -> int:
-    return harness.broker.timer.keys.count
+    return harness.broker.timer.pending.keys.count
 
 
 def test_indexed_keys_leave_memory(harness: BrokerHarness) -> None:
@@ -55,7 +55,7 @@ def test_indexed_keys_leave_memory(harness: BrokerHarness) -> None:
     for clean in (True, False):
         harness.restart(clean=clean)
         assert in_memory(harness) == 0
-        assert harness.broker.timer.counts.by_queue.sum() == COUNT
+        assert harness.broker.timer.pending.counts.by_queue.sum() == COUNT
     assert [cancel(harness, f"K{i}") for i in range(0, COUNT, 7)] == [Cancelled.CANCELLED] * 9
 
 
@@ -226,7 +226,7 @@ class TestDamagedIndexFiles:
         monkeypatch.setattr("wheelmq.store.index.STEPS_MAX", 5)
         answer = harness.ask(cancel_command(harness, "word"))
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL and "more than 5" in answer.remark
-        assert harness.broker.timer.counts.by_queue.sum() == 8
+        assert harness.broker.timer.pending.counts.by_queue.sum() == 8
 
 
 def test_keys_with_the_same_hash_are_distinguished(harness: BrokerHarness) -> None:

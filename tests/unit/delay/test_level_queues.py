@@ -333,7 +333,7 @@ class TestOurLevelMessages:
             harness.advance(50, work)
         assert Counter(harness.bodies("T")) == Counter(list(due))
         invariants.check(harness.broker)
-        by = harness.broker.timer.armed_by
+        by = harness.broker.timer.pending.armed_by
         assert (by["pipeline"] > 0) == with_pipeline
 
     def test_a_turn_stages_messages_due_within_the_lead(self, harness: BrokerHarness) -> None:
@@ -342,13 +342,13 @@ class TestOurLevelMessages:
             send(harness, 3, b"near%d" % i)
             send(harness, 5, b"far%d" % i)
         harness.advance(7000, model.work)
-        assert harness.broker.timer.armed.count == 5
-        assert harness.broker.timer.armed_by["pipeline"] == 5
-        (line, *_) = harness.broker.timer.levels
+        assert harness.broker.timer.pending.armed.count == 5
+        assert harness.broker.timer.pending.armed_by["pipeline"] == 5
+        (line, *_) = harness.broker.timer.pending.levels
         assert line.staged_to == 5
         harness.advance(53_000, model.work)
         assert len(harness.bodies("T")) == 10
-        by = harness.broker.timer.armed_by
+        by = harness.broker.timer.pending.armed_by
         assert (by["pipeline"], by["pipeline_long"], by["near_lane"]) == (10, 10, 0)
 
     def test_a_clock_set_back_releases_messages_due_beyond_their_delay(self, harness: BrokerHarness) -> None:
@@ -381,7 +381,7 @@ class TestOurLevelMessages:
             winners = [model.hand_over(plan, task) for task in model.read(plan)]
         else:
             harness.advance(300, model.work, 100)
-            assert harness.broker.timer.armed_by["pipeline"] >= 3
+            assert harness.broker.timer.pending.armed_by["pipeline"] >= 3
         assert harness.bodies("T") == []
         harness.clock.step(-3_600_000)
         if under_way:
@@ -400,7 +400,7 @@ class TestOurLevelMessages:
         harness.advance(2000, model.work, 500)
         send(harness, 2, b"second")
         harness.advance(1000, model.work, 500)
-        assert harness.broker.timer.armed.count == 2
+        assert harness.broker.timer.pending.armed.count == 2
         harness.clock.step(-1500)
         harness.settle()
         harness.advance(3499, model.work)

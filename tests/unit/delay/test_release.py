@@ -146,7 +146,7 @@ class TestReleasedMessages:
         enqueue_ms = int(record.message.properties[props.TIMER_ENQUEUE_MS])
         assert START_MS < enqueue_ms < START_MS + 9000 and enqueue_ms % 1000 == 0
         assert record.message.properties[props.TIMER_DEQUEUE_MS] == str(START_MS + 9000)
-        assert harness.broker.timer.armed_by["pipeline"] == 1
+        assert harness.broker.timer.pending.armed_by["pipeline"] == 1
 
     def test_a_message_to_a_queue_beyond_the_queues_keeps_its_queue(self, harness: BrokerHarness) -> None:
         """The topic has shrunk since the send. The message goes to its original queue, as with Apache."""
@@ -187,7 +187,7 @@ class TestOrder:
             harness.advance(100, model.work, 100)
         harness.advance(1000)
         assert harness.bodies("T") == sent
-        assert min(harness.broker.timer.armed_by[by] for by in ("pipeline", "near_lane")) > 0
+        assert min(harness.broker.timer.pending.armed_by[by] for by in ("pipeline", "near_lane")) > 0
 
     def test_a_burst_does_not_delay_a_message_of_the_next_millisecond(
         self, harness: BrokerHarness, clock: ManualClock
@@ -202,7 +202,7 @@ class TestOrder:
         harness.tick()
         clock.creep_ms = 0
         assert harness.broker.releaser.counts["released"] < count
-        assert timer_origin(count) in harness.broker.timer.done  # that message was parked last
+        assert timer_origin(count) in harness.broker.timer.pending.done  # that message was parked last
         harness.settle()
         assert len(harness.bodies("T")) == count + 1
 
@@ -318,7 +318,7 @@ class TestPipelineMistakes:
         forged = ref.make(1)
         forged[0, ref.FIRE_MS], forged[0, ref.ORIGIN] = harness.now_ms + 8000 - early_ms, timer_origin(0)
         forged[0, ref.SIZE] = 300
-        harness.broker.timer.armed.arm(forged)
+        harness.broker.timer.pending.armed.arm(forged)
         harness.advance(7999)
         assert harness.bodies("T") == []
         assert harness.broker.releaser.counts["early"] == 1
@@ -340,7 +340,7 @@ class TestPipelineMistakes:
         harness.send("T", delay_ms=8000)
         harness.advance(7999, model.work, 500)
         assert harness.bodies("T") == []
-        assert model.committed == 0 and harness.broker.timer.armed_by["pipeline"] == 0
+        assert model.committed == 0 and harness.broker.timer.pending.armed_by["pipeline"] == 0
         harness.advance(1)
         assert harness.bodies("T") == [b"body"]
 
@@ -370,7 +370,7 @@ class TestPoison:
         assert record.message.properties["own"] == "x"
         assert record.message.properties[props.WMQ_ORIGIN] == origin_text(timer_origin(index))
         assert harness.broker.releaser.counts["dead_letter"] == 1
-        assert sum(harness.broker.timer.counts.by_queue) == 0
+        assert sum(harness.broker.timer.pending.counts.by_queue) == 0
         harness.restart(clean=False)
         harness.advance(5000)
         assert len(harness.read_queue(DEAD_LETTER_TOPIC)) == 1
@@ -400,7 +400,7 @@ class TestPoison:
         assert harness.bodies("T") == [b"1", b"2"]
         assert harness.broker.releaser.counts["unreadable"] == 1
         assert not harness.broker.releaser.has_more()
-        assert sum(harness.broker.timer.counts.by_queue) == 1  # it is not settled: a good copy may be restored
+        assert sum(harness.broker.timer.pending.counts.by_queue) == 1  # it is not settled: a good copy may be restored
         assert harness.send("T", b"3").code == 0
         harness.broker.store.log.files.file_at(0).view[4] = 0xDA
         harness.restart()
@@ -478,20 +478,20 @@ class TestRing:
         refs = overdue(np.arange(1, 100_001))
         broker = harness.broker
         timer, releaser = broker.timer, Releaser(broker.store, broker.timer, broker.blocks)
-        timer.armed.requeue(refs)
+        timer.pending.armed.requeue(refs)
         left = []
         for _ in range(5):  # again in each tick
             releaser.take_due(Millis(100_000))
-            left.append(timer.armed.count)
+            left.append(timer.pending.armed.count)
         assert left[0] > left[-1] == left[-2] == 100_000 - RING_MAX
         assert releaser.earliest_in_hand_ms() == 1
 
     def test_a_burst_keeps_no_other_instant_out(self, harness: BrokerHarness) -> None:
         broker = harness.broker
         timer, releaser = broker.timer, Releaser(broker.store, broker.timer, broker.blocks)
-        timer.armed.requeue(overdue(np.repeat([1, 2], [50_000, 10])))
+        timer.pending.armed.requeue(overdue(np.repeat([1, 2], [50_000, 10])))
         releaser.take_due(Millis(2))
-        assert timer.armed.count == 0
+        assert timer.pending.armed.count == 0
 
 
 def overdue(fire_ms: npt.NDArray[np.int64]) -> Refs:

@@ -67,7 +67,7 @@ def cancel(harness: BrokerHarness, number: int) -> str:
 def check(harness: BrokerHarness) -> None:
     """Check that a start on the store of `live` finds all messages."""
     invariants.check(harness.broker)
-    assert harness.broker.timer.counts.by_queue.sum() == 2
+    assert harness.broker.timer.pending.counts.by_queue.sum() == 2
     assert [cancel(harness, number) for number in (7, 5)] == ["already delivered or cancelled", "cancelled"]
     harness.advance(WAITS_MS, PipelineModel(harness).work, 500)
     expected = [*(b"plain %d" % i for i in range(8)), *(b"timer %d" % i for i in range(5)), b"behind"]
@@ -190,7 +190,7 @@ def test_a_start_walks_the_log_if_a_pending_record_is_missing(
     live(harness)
     for _, units in harness.broker.timer.log.chunks(0, harness.broker.timer.log.end):
         units["reserved"] = 0
-    index = harness.broker.timer.done.of(TIMER_STREAM).first_unset(100)
+    index = harness.broker.timer.pending.done.of(TIMER_STREAM).first_unset(100)
     position = int(harness.broker.timer.queue.read(index, 1)["position"][0])  # type: ignore[arg-type]
     harness.crash()
     (store / "checkpoint").unlink()  # so that the walk ends the log there

@@ -205,7 +205,7 @@ class TestInvariants:
             invariants.check(busy.broker)
 
     def test_a_done_bit_without_a_record_is_found(self, busy: BrokerHarness) -> None:
-        busy.broker.timer.done.add(timer_origin(1))
+        busy.broker.timer.pending.done.add(timer_origin(1))
         with pytest.raises(AssertionError, match="done bit of queue offset 1 is True"):
             invariants.check(busy.broker)
 

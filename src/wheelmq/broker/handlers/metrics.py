@@ -74,12 +74,12 @@ def timer_metrics(broker: Broker) -> dict[str, Any]:
     """Return the numbers of pending, overdue, armed and noted messages, and counts by way of arming and release."""
     timer, late = broker.timer, overdue(broker)
     return {
-        "pending": int(timer.counts.by_queue.sum()),
+        "pending": int(timer.pending.counts.by_queue.sum()),
         "overdue": late.messages,
         "overdue_ms": late.late_ms,
-        "armed": timer.armed.count,
-        "noted": timer.notes.count,
-        "armed_by": dict(timer.armed_by),
+        "armed": timer.pending.armed.count,
+        "noted": timer.pending.notes.count,
+        "armed_by": dict(timer.pending.armed_by),
         "released": dict(broker.releaser.counts),
     }
 

@@ -69,7 +69,7 @@ def _check_name(broker: Broker, kind: FileKind, name: str) -> None:
 
     Tasks read the timer queue and the queues of levels. The plan names the blocks (`OnDisk.blocks`).
     """
-    levels = {level_queue(stream_number(level.stream)) for level in broker.timer.levels}
+    levels = {level_queue(stream_number(level.stream)) for level in broker.timer.pending.levels}
     if kind is FileKind.QUEUE and name != TIMER_QUEUE and name not in levels:
         raise PortionError(f"{name!r} is neither the timer queue nor a level's queue of this store")
 

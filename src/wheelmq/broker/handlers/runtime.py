@@ -141,10 +141,10 @@ def _delays(broker: Broker) -> dict[str, object]:
     timer = broker.timer
     check = timer.check(broker.releaser.earliest_in_hand_ms())
     return {
-        **{f"scheduleMessageOffset_{level}": f"{first},{end}" for level, first, end in timer.levels.spans()},
+        **{f"scheduleMessageOffset_{level}": f"{first},{end}" for level, first, end in timer.pending.levels.spans()},
         "timerReadBehind": max(0, broker.clock.now_ms() - check.last_read_ms) // 1000,
         "timerOffsetBehind": timer.queue.end - timer.indexed_to,
-        "timerCongestNum": int(timer.counts.by_queue.sum()),
+        "timerCongestNum": int(timer.pending.counts.by_queue.sum()),
         "timerEnqueueTps": f"{broker.enqueue_rate.per_second(60):.6g}",
         "timerDequeueTps": f"{broker.dequeue_rate.per_second(60):.6g}",
     }

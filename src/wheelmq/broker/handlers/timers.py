@@ -44,7 +44,7 @@ def get_metrics(request: Request, broker: Broker) -> Answer:
 @serves(RequestCode.GET_ALL_DELAY_OFFSET)
 def get_delay_offsets(request: Request, broker: Broker) -> Answer:
     """Return for each level the present queue offset of its first pending message (RocketMQ: delayOffset.json)."""
-    return reply(body=bodies.write(DelayOffsetsBody(offset_table=broker.timer.levels.offsets(), wheelmq=True)))
+    return reply(body=bodies.write(DelayOffsetsBody(offset_table=broker.timer.pending.levels.offsets(), wheelmq=True)))
 
 
 @serves(RequestCode.WMQ_LIST_TIMERS)

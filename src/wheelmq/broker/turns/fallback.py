@@ -106,7 +106,7 @@ class Fallback:
         if now_ms >= self._look_ms or self._has_more:
             self._look_ms = now_ms + STEP_MS // 4
             is_working |= self._index(wall_ms, now_ms)
-            is_idle_and_away = now_ms - self._held_ms >= AWAY_MS and bool(self._timer.counts.by_queue.sum() > 0)
+            is_idle_and_away = now_ms - self._held_ms >= AWAY_MS and bool(self._timer.pending.counts.by_queue.sum() > 0)
             if is_working or is_idle_and_away:
                 self._begin(now_ms)
             self._end_when_idle(wall_ms, now_ms, is_idle=is_turning and not is_working)
@@ -169,7 +169,7 @@ class Fallback:
     def _is_index_due(self, now_ms: int, unindexed_ms: int) -> bool:
         if self._is_overriding:
             return True
-        is_crowded = self._timer.notes.count >= CROWDED
+        is_crowded = self._timer.pending.notes.count >= CROWDED
         hung_ms, away_ms = (CROWDED_HUNG_MS, CROWDED_AWAY_MS) if is_crowded else (HUNG_MS, AWAY_MS)
         if now_ms - max(self._trust_ms, unindexed_ms) >= hung_ms:  # the lease may lapse and be reopened repeatedly
             return True
@@ -254,5 +254,5 @@ class Fallback:
         self._began_ms = self._idle_ms = None
 
     def _figures(self) -> Counter[str]:
-        by = self._timer.armed_by
+        by = self._timer.pending.armed_by
         return Counter(armed=by["wheel_lane"] + by["index_lane"], indexed=self.indexed)

@@ -83,6 +83,7 @@ class BlockScheduler:
     def __init__(self, blocks: Blocks, timer: Timer) -> None:
         self.blocks = blocks
         self._timer = timer
+        self._pending = timer.pending
         self._store = timer.store
         self.wheel = BlockWheel()
         self.walked_ms = 0
@@ -102,8 +103,7 @@ class BlockScheduler:
         """Append a parked message. Raises PropertiesTooLong, RecordTooLong, BlockGoing, NoNumberLeft, DiskFull."""
         block = self.blocks.block_for(due_ms)
         if block.queue.end == 0:  # the block is new, and an earlier block may have had its number
-            self._timer.done.forget(block_stream(block.number))
-            self._timer.armed.forget(block_stream(block.number))
+            self._pending.begin_stream(block_stream(block.number))
         message.queue_id = block.number
         put = self.blocks.put(block, message, due_ms)
         self.put_count += 1
@@ -113,7 +113,7 @@ class BlockScheduler:
         hashed = key_hash(delete_key(properties[REAL_TOPIC], unique_key)) if unique_key else 0
         real_queue = self._store.real_queue(properties)
         self._waiting[real_queue] += 1
-        self._timer.note_parked(origin, hashed, real_queue)
+        self._pending.park_in_block(origin, hashed, real_queue)
         if due_ms <= self._armed_through_ms():
             self._arm(block, np.array([put.index]), block.queue.read(put.index, 1), by="block_lane")
         return put
@@ -136,7 +136,7 @@ class BlockScheduler:
         refs[:, ref.FLAGS] = np.where(units["flags"] & FLAG_LONG, ref.FLAG_LONG, 0)
         refs = refs[refs[:, ref.SIZE] > 0]
         if len(refs):
-            self._timer.arm(ref.by_fire_time(refs), enqueue_ms=ref.NO_ENQUEUE_MS, by=by)
+            self._pending.arm(ref.by_fire_time(refs), enqueue_ms=ref.NO_ENQUEUE_MS, by=by)
 
     # The tick ------------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class BlockScheduler:
         mine = rows[is_mine, row.SETTLES]
         if len(mine):
             self._waiting.subtract(rows[is_mine, row.REAL_QUEUE].tolist())
-            self._timer.keys.drop_settled_elsewhere(len(mine), self.waiting, self._timer.done)
+            self._pending.keys.drop_settled_elsewhere(len(mine), self.waiting, self._pending.done)
             first = LogPosition(int(rows[0, row.POSITION]))
             self._settled.append(_Settled(first, self._store.dispatched_to, mine))
 
@@ -289,7 +289,7 @@ class BlockScheduler:
             ):
                 refs[:, column] = rows[name]
             refs[:, ref.FLAGS] = np.where(rows["delay_ms"] > ref.LONG_DELAY_MS, ref.FLAG_LONG, 0)
-            self._timer.arm(refs, enqueue_ms=write_ms, by="pipeline")
+            self._pending.arm(refs, enqueue_ms=write_ms, by="pipeline")
             for stream, mine in by_stream(refs[:, ref.ORIGIN]):
                 block = self.blocks.get(stream_number(stream))
                 if block is not None:
@@ -311,18 +311,18 @@ class BlockScheduler:
         The timer must be ready. `gone` has the blocks that were gone before the scan, as from `Blocks.gone`. Raises
         LogDamaged, DiskFull.
         """
-        timer = self._timer
-        streams = [stream for stream in timer.done.streams() if stream_kind(stream) == KIND_BLOCK]
-        self.blocks.resume({stream_number(stream): timer.done.of(stream).ones() for stream in streams}, gone)
+        pending = self._pending
+        streams = [stream for stream in pending.done.streams() if stream_kind(stream) == KIND_BLOCK]
+        self.blocks.resume({stream_number(stream): pending.done.of(stream).ones() for stream in streams}, gone)
         for number in self.blocks.gone():
-            timer.done.end(block_stream(number))
+            pending.done.end(block_stream(number))
         now_ms = self._store.clock.now_ms()
         self.walked_ms = self._goal_ms(now_ms)
         for block in self.blocks:
-            timer.done.update(block.queue.done() | origin_of(block_stream(block.number), 0))
+            pending.done.update(block.queue.done() | origin_of(block_stream(block.number), 0))
             records = UnitRecords(block.log.files, block.number)
             for first, units in block.queue.chunks():
-                waits = ~timer.done.of(block_stream(block.number)).get(first + np.arange(len(units)))
+                waits = ~pending.done.of(block_stream(block.number)).get(first + np.arange(len(units)))
                 self._find(block, records, first + np.flatnonzero(waits), units[waits])
             if block.start_ms <= self.walked_ms < block.end_ms:
                 self.wheel.bring_in(block)
@@ -330,18 +330,18 @@ class BlockScheduler:
 
     def _find(self, block: Block, records: UnitRecords, indices: Indices, units: Units) -> None:
         """Note pending messages, and arm those within the lead. A message whose record is damaged is set aside."""
-        timer = self._timer
+        pending = self._pending
         rows = records.read(indices, units)
         is_there = rows[:, col.SIZE] > 0
         for index in indices[~is_there].tolist():
             log.critical("%s: the message at index %d is set aside: its record is damaged", block.paths.folder, index)
         origins = indices | origin_of(block_stream(block.number), 0)
-        timer.done.update(origins[~is_there])
+        pending.done.update(origins[~is_there])
         rows, origins = rows[is_there], origins[is_there]
         queues = self._store.queue_rows(rows[:, col.REAL_TOPIC], rows[:, col.REAL_QUEUE_ID], records.names)
-        timer.counts.add(queues)
+        pending.counts.add(queues)
         self._waiting.update(queues.tolist())
-        timer.keys.add_elsewhere(rows[:, col.KEY_HASH], origins, timer.done)
+        pending.keys.add_elsewhere(rows[:, col.KEY_HASH], origins, pending.done)
         near = units["due_ms"] <= self.walked_ms
         self._arm(block, indices[near], units[near], by="recovery")
 
@@ -352,7 +352,7 @@ class BlockScheduler:
 
     def waiting_elsewhere(self) -> npt.NDArray[np.int64]:
         """Return the numbers of pending messages in the timer and level queues, by the row of the real queue."""
-        waiting = self._timer.counts.by_queue.copy()
+        waiting = self._pending.counts.by_queue.copy()
         for real_queue, count in self._waiting.items():
             if real_queue >= 0:
                 waiting[real_queue] -= count
@@ -436,7 +436,7 @@ class BlockScheduler:
 
     def expire(self, now_ms: Millis) -> Iterator[tuple[Callable[[], None], Callable[[object], None]]]:
         """Yield the jobs that remove past blocks, each with the function that takes its result. Raises DiskFull."""
-        done = self._timer.done
+        done = self._pending.done
         settled = [one.origins for one in self._settled]
         settled.append(_settled_in_blocks(self._store.journal.rows()))  # settled, but noted only by the next dispatch
         unflagged = {stream_number(stream) for origins in settled for stream, _ in by_stream(origins)}
@@ -456,10 +456,8 @@ class BlockScheduler:
         """
         if not removal.take_result(result):
             return
-        number = removal.number
-        self.wheel.drop(number)
-        self._timer.armed.forget(block_stream(number))
-        self._timer.done.end(block_stream(number))
+        self.wheel.drop(removal.number)
+        self._pending.end_stream(block_stream(removal.number))
 
 
 def _log_unwritten(error: Exception) -> None:

@@ -57,7 +57,7 @@ def find_among(timer: Timer, key: str, origins: Iterable[Origin]) -> list[FoundT
 
     All of them are in the commit log, because a start adds the keys of messages in blocks later.
     """
-    chosen = sorted({*origins, *timer.keys.find(key_hash(key))})
+    chosen = sorted({*origins, *timer.pending.keys.find(key_hash(key))})
     records = ((origin, record_in_log(timer, origin)) for origin in chosen)
     return _choose(timer, key, ((origin, record) for origin, record in records if record is not None))[0]
 
@@ -70,7 +70,7 @@ def _choose(timer: Timer, key: str, found: Iterable[tuple[Origin, Record]]) -> t
         properties = record.message.properties
         if delete_key(properties.get(REAL_TOPIC, ""), properties.get(UNIQ_KEY, "")) != key:
             continue
-        if origin in timer.done:
+        if origin in timer.pending.done:
             settled = True
         else:
             due_ms = due_of(properties, record.store_ms)
@@ -85,7 +85,7 @@ def _with_key(timer: Timer, blocks: Blocks, key: str) -> Iterator[tuple[Origin, 
     Messages that are indexed by key come first, the oldest of each stream first; then those of the running tick.
     """
     code = key_hash(key)
-    found = {origin: record_of(timer, blocks, origin) for origin in timer.keys.find(code)}
+    found = {origin: record_of(timer, blocks, origin) for origin in timer.pending.keys.find(code)}
     found |= _in_message_index(timer, key)
     rows = timer.store.journal.rows()
     running = {
@@ -99,7 +99,7 @@ def _with_key(timer: Timer, blocks: Blocks, key: str) -> Iterator[tuple[Origin, 
 
 def _in_message_index(timer: Timer, key: str) -> dict[Origin, Record]:
     """Look up a delete key in the message index. The topic in a delete key has no `+`."""
-    index, log, unique_key = timer.keys.index, timer.store.log, unique_key_of(key)
+    index, log, unique_key = timer.pending.keys.index, timer.store.log, unique_key_of(key)
     found: dict[Origin, Record] = {}
     if index is None or not unique_key:
         return found

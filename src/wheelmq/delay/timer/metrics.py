@@ -55,7 +55,7 @@ class TimerMetricsTable:
         return bodies.TimerMetrics(data_version=found.data_version, timing_count=counts)
 
     def _waiting(self) -> dict[str, int]:
-        return self._timer.store.queues.by_topic(self._timer.counts.by_queue)
+        return self._timer.store.queues.by_topic(self._timer.pending.counts.by_queue)
 
     def recounted(self, wrong: npt.NDArray[np.int64]) -> None:
         """Note corrections of the timer's counts, by the row of the real queue."""
@@ -73,7 +73,7 @@ class TimerMetricsTable:
     def table(self) -> bodies.TimerMetrics:
         """Return the table as it is now. A topic without pending messages keeps a zero until the next start."""
         timer, now_ms = self._timer, self._timer.store.clock.now_ms()
-        came_and_went = timer.counts.table[:, intake.PARKED] + timer.counts.table[:, intake.SETTLED]
+        came_and_went = timer.pending.counts.table[:, intake.PARKED] + timer.pending.counts.table[:, intake.SETTLED]
         changes = timer.store.queues.by_topic(came_and_went)
         waiting = self._waiting()
         counts = self._table.timing_count

@@ -26,7 +26,7 @@ def pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int6
     """Return the pending units of a stream before index `end`, as rows of ORIGIN, POSITION, SIZE and SLOT."""
     queue, index = timer.queue_of(stream), int(timer.queue_of(stream).start)
     stop = min(end, int(queue.end))
-    is_pending = ~timer.done.of(stream).between(index, stop)
+    is_pending = ~timer.pending.done.of(stream).between(index, stop)
     found = np.empty((np.count_nonzero(is_pending), 4), np.int64)
     count = 0
     for units in queue.chunks(ahead=True):

@@ -86,11 +86,11 @@ class TimerRecovery:
         self._rows_max = 2 * CHUNK_ROWS
         """When the chunks have more rows than this, the rows that were settled meanwhile are dropped."""
         timer.done_position, settled = load_done(timer.store.disk, timer.store.paths)
-        timer.done.add_packed(settled)
+        timer.pending.done.add_packed(settled)
 
     def on_rows(self, rows: Rows, names: InternedNames) -> None:
         """Note the messages that the records park and settle. Keep those parked messages that are still pending."""
-        done = self._timer.done
+        done = self._timer.pending.done
         done.update(rows[rows[:, col.SETTLES] != 0, col.SETTLES])
         parked = rows[rows[:, col.PARKS] != 0]
         decided = (parked[:, col.FLAGS] & col.FLAG_DECIDED) != 0
@@ -115,7 +115,7 @@ class TimerRecovery:
     def _drop_settled(self) -> npt.NDArray[np.int64]:
         """Reduce the chunks to one chunk of pending messages, and return it."""
         rows = self._chunks[0] if len(self._chunks) == 1 else np.concatenate([_NO_PENDING, *self._chunks])
-        self._chunks = [_without(rows, self._timer.done.get(rows[:, _ORIGIN]))]
+        self._chunks = [_without(rows, self._timer.pending.done.get(rows[:, _ORIGIN]))]
         return self._chunks[0]
 
     def resume(self) -> Snapshot | None:
@@ -130,8 +130,8 @@ class TimerRecovery:
         is_apaches = check_is_apaches(store.disk, store.paths) or level_offsets.is_apaches(store.disk, store.paths)
         why = "Apache RocketMQ has used the store since then" if is_apaches else disagreement(store, snapshot)
         if why is None:
-            done = timer.done.copy()
-            timer.done.add_packed(snapshot.done)
+            done = timer.pending.done.copy()
+            timer.pending.done.add_packed(snapshot.done)
             try:
                 damaged = self._read_pending(snapshot)
                 store.log.damaged = damaged | set(snapshot.damaged)
@@ -140,7 +140,7 @@ class TimerRecovery:
                 self.blocks_gone = snapshot.blocks_gone
                 return snapshot
             except LogDamaged as error:
-                timer.done.restore(done)
+                timer.pending.done.restore(done)
                 self._chunks, self._unread, self._believed = [], unread_records.NONE, None
                 why = str(error)
         log.warning("recovery deletes the snapshot and reads the whole log: %s", why)
@@ -211,13 +211,13 @@ class TimerRecovery:
         The others are only counted. Returns the messages that were read and are pending, together with `pending`.
         Raises SnapshotWrong.
         """
-        timer, index, unread = self._timer, self._timer.keys.index, self._unread
+        timer, index, unread = self._timer, self._timer.pending.keys.index, self._unread
         origins, slots_ms = unread[:, pending_units.ORIGIN], unread[:, pending_units.SLOT]
         horizon_ms = timer.scans.walked_through_ms + timer.settings.precision_ms
         is_near = (slots_ms <= horizon_ms) | out_of_reach(slots_ms, timer.scans.walked_through_ms, timer.wheel)
         is_near |= unread[:, pending_units.POSITION] >= (0 if index is None else index.indexed_to)
         is_near |= (origins >= timer_origin(timer.indexed_to)) | (not self._is_believed())
-        settled = timer.done.get(origins)  # settled after the snapshot: read to learn its real queue
+        settled = timer.pending.done.get(origins)  # settled after the snapshot: read to learn its real queue
         self._chunks = []
         try:
             damaged = self._read(unread[is_near | settled])
@@ -227,15 +227,15 @@ class TimerRecovery:
             timer.store.disk.remove(timer.store.paths.snapshot)
             raise SnapshotWrong(errno.EIO, str(error.strerror)) from None
         timer.store.log.damaged |= damaged
-        timer.done.update(read[np.isin(read[:, _POSITION], list(damaged)), _ORIGIN])
-        timer.counts.add_numbers(self._waiting)
-        joined = np.concatenate((pending, read[~timer.done.get(read[:, _ORIGIN])]))
+        timer.pending.done.update(read[np.isin(read[:, _POSITION], list(damaged)), _ORIGIN])
+        timer.pending.counts.add_numbers(self._waiting)
+        joined = np.concatenate((pending, read[~timer.pending.done.get(read[:, _ORIGIN])]))
         return joined[np.argsort(joined[:, _ORIGIN], kind="stable")]
 
     def finish(self) -> None:
         """Prepare the timer: done bits, wheel, armed references, notes, keys, counts. Raises SnapshotWrong."""
         timer = self._timer
-        timer.levels.open_all()
+        timer.pending.levels.open_all()
         known = timer.mark_file.load()
         is_adopted = known is None or check_is_apaches(timer.store.disk, timer.store.paths)
         adopts_levels, has_floors = self._set_floors(is_adopted=is_adopted)
@@ -249,7 +249,7 @@ class TimerRecovery:
             out[~in_level] = self._what_is_out(pending[~in_level])
         if adopts_levels:
             out[in_level] = self._what_is_copied(pending[in_level])
-        timer.done.update(pending[out, _ORIGIN])
+        timer.pending.done.update(pending[out, _ORIGIN])
         pending, in_level = _without(pending, out), in_level[~out]
         mark = self._start_from(known, is_adopted=is_adopted)
         timer.turns = Turns(mark.epoch + 1, mark.turn)
@@ -270,7 +270,7 @@ class TimerRecovery:
             self._go_back_to_what_is_lost(pending)
         in_level = pending[:, _ORIGIN] < _TIMER_FIRST
         deletes = pending[:, _FOREIGN_DELETE] != 0
-        timer.done.update(pending[deletes, _ORIGIN])
+        timer.pending.done.update(pending[deletes, _ORIGIN])
         self._count_and_key(_without(pending, deletes))
         self._stage(_without(pending, deletes | in_level))
         self._stage_levels(pending[in_level])
@@ -289,7 +289,7 @@ class TimerRecovery:
         body = level_offsets.load(store.disk, store.paths)
         if body is not None:
             version = DataVersion(timestamp=store.clock.now_ms(), counter=body.data_version.counter + 1)
-            level_offsets.save(store.disk, store.paths, timer.levels.offsets(), version)
+            level_offsets.save(store.disk, store.paths, timer.pending.levels.offsets(), version)
             reach("recover.offsets")
 
     def _set_floors(self, *, is_adopted: bool) -> tuple[bool, bool]:
@@ -300,21 +300,21 @@ class TimerRecovery:
         timer = self._timer
         for stream in timer.ends():
             queue = timer.queue_of(stream)
-            timer.done.of(stream).raise_floor(queue.skip_blanks(queue.start))
+            timer.pending.done.of(stream).raise_floor(queue.skip_blanks(queue.start))
         offsets = level_offsets.load(timer.store.disk, timer.store.paths)
         adopts = is_adopted if offsets is None else not offsets.wheelmq
         said = offsets.offset_table if offsets is not None and adopts else {}
         for level, offset in said.items():
             if 0 < level <= LEVELS_MAX:
                 stream = level_stream(level)
-                timer.done.of(stream).raise_floor(min(offset, timer.queue_of(stream).end))
+                timer.pending.done.of(stream).raise_floor(min(offset, timer.queue_of(stream).end))
         return adopts, any(said.values())
 
     def _set_aside(self) -> None:
         """Settle damaged messages, which no consumer receives. Their damage was logged."""
         timer = self._timer
         for stream in timer.ends():
-            timer.done.update(pending_units.origins_of_none(timer, stream))
+            timer.pending.done.update(pending_units.origins_of_none(timer, stream))
 
     def _start_from(self, mark: Mark | None, *, is_adopted: bool) -> Mark:
         """Return the mark if it is ours and its positions exist; else one from which all are indexed again."""
@@ -385,7 +385,7 @@ class TimerRecovery:
         """
         timer, store = self._timer, self._timer.store
         store.flush()
-        save_done(store.disk, store.paths, timer.done, timer.ends(), store.log.synced)
+        save_done(store.disk, store.paths, timer.pending.done, timer.ends(), store.log.synced)
         timer.done_position = store.log.synced
 
     def _obey(self, positions: npt.NDArray[np.int64], pending: npt.NDArray[np.int64]) -> None:
@@ -408,10 +408,10 @@ class TimerRecovery:
 
     def _count_and_key(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer
-        timer.counts.add(pending[:, _REAL_QUEUE])
-        index = timer.keys.index
+        timer.pending.counts.add(pending[:, _REAL_QUEUE])
+        index = timer.pending.keys.index
         fresh = pending if index is None else pending[pending[:, _POSITION] >= index.indexed_to]
-        timer.keys.add(fresh[:, _KEY], fresh[:, _ORIGIN], timer.done, timer.store.log.end)
+        timer.pending.keys.add(fresh[:, _KEY], fresh[:, _ORIGIN], timer.pending.done, timer.store.log.end)
         is_timer = pending[:, _ORIGIN] >= _TIMER_FIRST  # the origins of levels are smaller
         timer.congestion.count(pending[is_timer, _DUE], timer.store.clock.now_ms())
 
@@ -437,7 +437,7 @@ class TimerRecovery:
         units = RecordUnits.of(timer.log, np.sort(pending[:, _POSITION]), timer.log.end)
         newest, _ = units.newest_of(pending[:, _POSITION])
         is_indexed = pending[:, _ORIGIN] < timer_origin(timer.indexed_to)
-        timer.notes.add(_refs(_without(pending, is_indexed)), timer.store.clock.now_ms())
+        timer.pending.notes.add(_refs(_without(pending, is_indexed)), timer.store.clock.now_ms())
         slots_ms, rolls = units.slots_ms[newest], units.rolls[newest]
         passed = out_of_reach(slots_ms, timer.scans.walked_through_ms, timer.wheel)
         fires = pending[:, _DUE] <= timer.scans.walked_through_ms + timer.settings.precision_ms
@@ -446,20 +446,20 @@ class TimerRecovery:
         slots_ms, rolling = slots_ms[chosen], (rolls & ~fires)[chosen]
         refs[rolling, ref.FIRE_MS] = np.maximum(slots_ms[rolling] + 1, timer.scans.walked_through_ms)
         refs[rolling, ref.FLAGS] |= ref.FLAG_ROLL
-        timer.arm_recovered(ref.by_fire_time(refs))
+        timer.pending.arm(ref.by_fire_time(refs), enqueue_ms=ref.NO_ENQUEUE_MS, by="recovery")
 
     def _stage_levels(self, pending: npt.NDArray[np.int64]) -> None:
         """Continue each level at its first message that is not settled."""
         timer = self._timer
         now_ms = timer.store.clock.now_ms()
-        for level in timer.levels:
+        for level in timer.pending.levels:
             first = origin_of(level.stream, 0)
             mine = pending[(pending[:, _ORIGIN] & ~INDEX_MASK) == first]
             mine = mine[np.argsort(mine[:, _ORIGIN])]
-            level.advance(QueueOffset(timer.done.of(level.stream).first_unset(level.queue.end)))
+            level.advance(QueueOffset(timer.pending.done.of(level.stream).first_unset(level.queue.end)))
             refs = _refs(mine)
             refs[:, ref.FIRE_MS] = pending_units.tag_codes(level.queue, mine[:, _ORIGIN] - first)
-            timer.notes.add(refs[level.grow(refs[:, ref.FIRE_MS])], now_ms)
+            timer.pending.notes.add(refs[level.grow(refs[:, ref.FIRE_MS])], now_ms)
 
 
 def _without(rows: npt.NDArray[np.int64], left_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

@@ -97,8 +97,8 @@ class RowCheck:
         _reject(KIND_INDEX, rows, (magic & ~MAGIC_BITS != 0) | (magic & MAGIC_DEFAULT == 0), "an invalid magic")
         is_known = magic == MAGIC_DEFAULT
         is_known &= self._is_in_slot(slots, fires) & (slots - plan.write_ms < self._window_ms)
-        noted = self._timer.notes.fire_times(timer_origin(first), len(rows))
-        is_known &= (noted == fires) | self._timer.done.get(rows["origin"])
+        noted = self._timer.pending.notes.fire_times(timer_origin(first), len(rows))
+        is_known &= (noted == fires) | self._timer.pending.done.get(rows["origin"])
         self._compare_with_records(rows[~is_known], KIND_INDEX, plan)
 
     def _is_in_slot(self, slots_ms: Positions, fires_ms: Positions) -> Flags:
@@ -135,7 +135,7 @@ class RowCheck:
     def _is_expired(self, rows: TurnRows) -> Flags:
         """Return which rows belong to settled messages whose records have expired. Such rows arm nothing."""
         is_expired: Flags = rows["position"] < self._log.start
-        is_expired &= (rows["origin"] == NO_ORIGIN) | self._timer.done.get(rows["origin"])
+        is_expired &= (rows["origin"] == NO_ORIGIN) | self._timer.pending.done.get(rows["origin"])
         return is_expired
 
     def _check_without_detail(self, rows: TurnRows, plan: TurnPlan) -> None:
@@ -176,7 +176,7 @@ class RowCheck:
         rows = np.concatenate([np.empty(0, TURN_ROW), *(part[part["order"]] for part in parts)])
         at = 0
         for stream, first, end in plan.queues:
-            level = self._timer.levels.of(Stream(stream))
+            level = self._timer.pending.levels.of(Stream(stream))
             mine = rows[at : at + end - first]
             units = _range_of(level.queue, first, end - first)
             _must_agree(mine, units, KIND_QUEUE)

@@ -60,7 +60,7 @@ def hide_settled(timer: Timer, after_ms: int, stop_s: float) -> int:
 
 def _are_settled(timer: Timer, positions: Positions) -> npt.NDArray[np.bool_]:
     """Return which of the log positions belong to settled messages of the timer queue."""
-    queue, done = timer.queue, timer.done.of(TIMER_STREAM)
+    queue, done = timer.queue, timer.pending.done.of(TIMER_STREAM)
     order = np.argsort(positions, kind="stable")
     wanted = positions[order]
     settled = np.zeros(len(wanted), np.bool_)

@@ -1,29 +1,22 @@
-"""The timer: the broker's state of parked messages.
+"""The timer: timer queue, wheel and timer log, which keep messages with an arbitrary due time.
 
 docs/formats/timer.md defines the names of the protocol: E (`indexed_to`), T (`log.synced` between turns), S
-(`scans.walked_through_ms`). `done` says which messages are settled, and `armed` holds those that are ready for release.
-After a stop, recovery finds a message in the timer queue from E on, or by its unit in the timer log below T.
+(`scans.walked_through_ms`). After a stop, recovery finds a message in the timer queue from E on, or by its unit in the
+timer log below T.
 """
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay import intake
 from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import Armed
-from wheelmq.delay.done import DoneBits
-from wheelmq.delay.keys import ParkedKeys
-from wheelmq.delay.levels.queues import LevelQueues
-from wheelmq.delay.notes import NEAR_MS, Notes
-from wheelmq.delay.pending_counts import PendingCounts
-from wheelmq.delay.refs import Refs
+from wheelmq.delay.notes import Notes
+from wheelmq.delay.pending import PendingTable
 from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
@@ -31,28 +24,16 @@ from wheelmq.delay.timer.rows import near_refs, units_of
 from wheelmq.delay.timer.scans import SlotScans
 from wheelmq.delay.timer.turns import BlockWindow, Proposal, TurnPlan, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
-from wheelmq.formats.disk.origin import (
-    TIMER_STREAM,
-    Origin,
-    Stream,
-    timer_origin,
-)
+from wheelmq.formats.disk.origin import TIMER_STREAM, Stream, timer_origin
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.disk.timer import SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
-from wheelmq.store.journal import Rows
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
 
-log = logging.getLogger(__name__)
-
 INDEX_ROWS_MAX = 100_000
-NEAR_ROWS_MAX = 50_000
-"""Maximum number of messages of a level that one tick arms."""
-FAR_MS = 1 << 61
-"""Later than the due time of any message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,105 +52,44 @@ class TimerSettings:
     """Whether messages of the timer queue are not released before a call of `armed.release_held`."""
 
 
-class Timer:
-    """Parked messages from park to release."""
+def open_pending(store: Store, settings: TimerSettings) -> PendingTable:
+    """Create the table of pending messages. By the settings, messages of the timer queue are held back."""
+    armed = Armed(held_from=timer_origin(0) if settings.holds_dequeue else None)
+    notes = Notes(settings.lead_ms, held=TIMER_STREAM if settings.stops_enqueue else None)
+    return PendingTable(store, armed, notes)
 
-    def __init__(self, store: Store, settings: TimerSettings) -> None:
+
+class Timer:
+    """The third generation of delayed messages: where they are parked and indexed."""
+
+    def __init__(self, store: Store, settings: TimerSettings, pending: PendingTable) -> None:
         self.store = store
         self.settings = settings
+        self.pending = pending
         disk, paths = store.disk, store.paths
         self.wheel = TimerWheel(disk, paths.timer_wheel, settings.precision_ms, settings.slots)
         self.log = TimerLog(MappedSequence(disk, paths.timer_log, settings.log_file_bytes))
         self.mark_file = MarkFile(disk, paths)
         self.queue: ConsumeQueue = store.queues[store.queues.row(TIMER_TOPIC, 0)]
-        self.done = DoneBits()
-        self.levels = LevelQueues(store, self.done)
         self.done_position = LogPosition(0)
         """P: log position of the snapshot of done bits; 0 without one."""
-        self.armed = Armed(held_from=timer_origin(0) if settings.holds_dequeue else None)
         self.congestion = Congestion(settings.congest_num_each_slot, settings.precision_ms, self.wheel.slots)
-        self.notes = Notes(settings.lead_ms, held=TIMER_STREAM if settings.stops_enqueue else None)
-        self.keys = ParkedKeys()
         self.turns = Turns(0, 0)
         self.indexed_to = 0
         self.scans = SlotScans(self.wheel, settings.lead_ms)
-        self.counts = PendingCounts(store.queues)
-        self.armed_by: Counter[str] = Counter()
-        """Number of armed references by cause. Those with a long delay are counted again under `<cause>_long`."""
 
     def ends(self) -> dict[Stream, QueueOffset]:
-        return {TIMER_STREAM: self.queue.end, **{level.stream: level.queue.end for level in self.levels}}
+        """Return the ends of the streams in the commit log: the timer queue and the levels."""
+        return {TIMER_STREAM: self.queue.end, **{level.stream: level.queue.end for level in self.pending.levels}}
 
     def queue_of(self, stream: Stream) -> ConsumeQueue:
         """Return the queue of a stream. Each message is at the index of its origin."""
-        return self.queue if stream == TIMER_STREAM else self.levels.of(stream).queue
-
-    # Calls of the tick ---------------------------------------------------------------------------------------------
-
-    def take_journal(self, rows: Rows) -> bool:
-        """Process the appended rows, which park and settle messages. Return whether any message is settled."""
-        taken = intake.take(rows, self.counts.grown_table())
-        if taken.settled:
-            self.armed.forget_settled(self.done)
-            self.keys.drop_settled(taken.settled, self.done)
-        if len(taken.deletes):
-            self.done.update(taken.deletes)
-        if len(taken.refs):
-            self.keys.add(taken.key_hashes, taken.refs[:, ref.ORIGIN], self.done, self.store.dispatched_to)
-            self.notes.add(self.levels.note(taken.refs), self.store.clock.now_ms())
-        return taken.settled > 0
-
-    def arm_near(self, now_ms: Millis) -> None:
-        """Arm messages that are due within a second and not indexed yet. This is the near lane."""
-        self.levels.follow_clock(now_ms, self.armed)
-        self._arm_taken(self.levels.take_due(now_ms, now_ms + NEAR_MS, NEAR_ROWS_MAX), now_ms)
-        self._arm_taken(self.notes.take_near(now_ms), now_ms)
-
-    def _arm_taken(self, refs: Refs | None, now_ms: Millis) -> None:
-        """Arm references that were taken from their only place. After an error, note them for the next tick."""
-        if refs is None:
-            return
-        try:
-            self.arm(refs, enqueue_ms=ref.NO_ENQUEUE_MS, by="near_lane")
-        except BaseException:
-            self.notes.add(refs[np.argsort(refs[:, ref.ORIGIN])], now_ms)
-            raise
-
-    def next_near_ms(self) -> int | None:
-        """Return the wall time at which the next message enters the near lane; None without one."""
-        next_ms = min(self.levels.next_ms(), self.notes.next_near_ms)
-        return next_ms - NEAR_MS if next_ms < FAR_MS else None
-
-    def arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
-        """Arm `refs`, which are sorted by fire time, except settled ones."""
-        settled = self.done.get(refs[:, ref.ORIGIN])
-        if settled.any():
-            refs = refs[~settled]
-        refs[:, ref.ENQUEUE_MS] = enqueue_ms
-        fresh = self.armed.arm(refs)
-        self.armed_by[by] += len(fresh)
-        self.armed_by[f"{by}_long"] += int(np.count_nonzero(fresh[:, ref.FLAGS] & ref.FLAG_LONG))
-
-    def note_parked(self, origin: Origin, key_hash: int, real_queue: int) -> None:
-        """Count a parked message that is not in the commit log, and add the hash of its delete key."""
-        self.counts.park(real_queue)
-        self.keys.add_elsewhere(np.array([key_hash]), np.array([origin]), self.done)
-
-    def arm_recovered(self, refs: Refs) -> None:
-        """Arm the messages that recovery found within the lead."""
-        self.arm(refs, enqueue_ms=ref.NO_ENQUEUE_MS, by="recovery")
-
-    # Settling and state ---------------------------------------------------------------------------------------------
-
-    def settle(self, origin: Origin) -> None:
-        """Set the done bit of `origin`. This tick appends the record that carries it."""
-        fresh = self.done.add(origin)
-        assert fresh, f"{origin:#x} is settled twice"
+        return self.queue if stream == TIMER_STREAM else self.pending.levels.of(stream).queue
 
     def stop_enqueue(self, stops: bool) -> None:
         """Set whether the messages of the timer queue are neither indexed nor staged."""
         self.settings = replace(self.settings, stops_enqueue=stops)
-        self.notes.hold(TIMER_STREAM if stops else None)
+        self.pending.notes.hold(TIMER_STREAM if stops else None)
 
     # Turns --------------------------------------------------------------------------------------------------------
 
@@ -184,7 +104,7 @@ class Timer:
         indexes = self.wheel_has_room(now_ms) and not self.settings.stops_enqueue
         self.indexed_to = self.queue.skip_blanks(QueueOffset(self.indexed_to))
         index_to = self.durable_queue_end(durable) if indexes else self.indexed_to
-        queues = self.levels.ranges(now_ms, self.scans.lead_end_ms(now_ms), durable)
+        queues = self.pending.levels.ranges(now_ms, self.scans.lead_end_ms(now_ms), durable)
         if index_to == self.indexed_to and not walk.rows and not queues and blocks is None:
             return None
         plan = TurnPlan(
@@ -247,18 +167,18 @@ class Timer:
         through_ms = max(plan.walk_through_ms, self.scans.scanning_through_ms)
         for rows in (*proposal.walk_parts, *proposal.index_parts):
             near = near_refs(rows, through_ms + self.settings.precision_ms, through_ms, self.wheel)
-            self.arm(near, enqueue_ms=plan.write_ms, by=by)
+            self.pending.arm(near, enqueue_ms=plan.write_ms, by=by)
         for rows in proposal.queue_parts:
-            self.arm(near_refs(rows, FAR_MS, through_ms, self.wheel), enqueue_ms=plan.write_ms, by=by)
-        self.levels.advance(plan.queues)
+            self.pending.arm(near_refs(rows, ref.FAR_MS, through_ms, self.wheel), enqueue_ms=plan.write_ms, by=by)
+        self.pending.levels.advance(plan.queues)
         self.indexed_to = plan.index_to
-        self.notes.drop_below(timer_origin(plan.index_to))
+        self.pending.notes.drop_below(timer_origin(plan.index_to))
         self.turns.finish()
         reach("commit.armed")
 
     def needed_from(self) -> LogPosition:
         """Return the position of the first record that the timer may still read: one not settled, or not indexed."""
-        firsts = {stream: self.done.of(stream).first_unset(end) for stream, end in self.ends().items()}
+        firsts = {stream: self.pending.done.of(stream).first_unset(end) for stream, end in self.ends().items()}
         firsts[TIMER_STREAM] = min(firsts[TIMER_STREAM], self.indexed_to)
         return min(self._position_from(self.queue_of(stream), first) for stream, first in firsts.items())
 
@@ -292,9 +212,9 @@ class Timer:
         yet.
         """
         now_ms, covered_ms = self.store.clock.now_ms(), self.scans.covered_through_ms
-        times = [now_ms, covered_ms, self.armed.earliest_ms(), earliest_in_hand_ms]
-        if self.notes.count:
-            times.append(self.notes.next_fire_ms)
+        times = [now_ms, covered_ms, self.pending.armed.earliest_ms(), earliest_in_hand_ms]
+        if self.pending.notes.count:
+            times.append(self.pending.notes.next_fire_ms)
         skipped_ms = self.scans.skipped.first_ms()
         if skipped_ms is not None:
             times.append(skipped_ms + 1)  # no message of a slot is due earlier

@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from wheelmq.delay import refs as ref
 from wheelmq.delay.timer import skipped, staging
 from wheelmq.delay.timer.live_view import LiveView
 from wheelmq.delay.timer.rows import TurnRows, near_refs
 from wheelmq.delay.timer.skipped import SkippedSlot
-from wheelmq.delay.timer.timer import FAR_MS, Timer
+from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.units import Millis
 from wheelmq.system.failpoint import reach
@@ -182,9 +183,9 @@ class WheelLane:
         if isinstance(result, BaseException):
             self._failed(scan, result, monotonic_ms)
             return
-        refs = near_refs(result, FAR_MS, FAR_MS, timer.wheel)
+        refs = near_refs(result, ref.FAR_MS, ref.FAR_MS, timer.wheel)
         if len(refs):
-            timer.arm(refs, enqueue_ms=scan.write_ms, by="wheel_lane")
+            timer.pending.arm(refs, enqueue_ms=scan.write_ms, by="wheel_lane")
         self.slots_walked += scan.slots
         if self._damaged:
             log.critical(

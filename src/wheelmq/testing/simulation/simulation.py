@@ -222,7 +222,7 @@ class Simulation:
             self._send_many()
             harness.advance(1000, self._observe, TICKS_MS)
         self._spark.go()
-        by, broker = harness.broker.timer.armed_by, harness.broker
+        by, broker = harness.broker.timer.pending.armed_by, harness.broker
         before = by["wheel_lane"]
         harness.advance(world.randomness.randint(*MINUTES_MS), self._observe_and_work, TICKS_MS)
         world.counts["armed by the wheel lane"] += by["wheel_lane"] - before

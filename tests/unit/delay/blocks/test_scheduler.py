@@ -68,7 +68,7 @@ def test_messages_flushed_while_a_turn_is_planned_are_delivered(tmp_path: Path, 
         plan = msgspec.json.decode(asked.answer.body, type=TurnPlan)
         assert plan.blocks is not None and plan.blocks.rows == 2
         model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])
-        assert harness.broker.timer.armed.count == 2
+        assert harness.broker.timer.pending.armed.count == 2
         model.is_patient = True
         for _ in range(40):
             harness.clock.advance(500)
@@ -188,7 +188,7 @@ def test_a_block_number_is_free_once_the_log_no_longer_names_it(
         def send_one(body: bytes) -> Command:
             asked = submit(harness, 2, body)
             harness.advance(900)
-            found.extend(part.copy() for part in harness.broker.timer.armed.firing(0, harness.now_ms + 5000))
+            found.extend(part.copy() for part in harness.broker.timer.pending.armed.firing(0, harness.now_ms + 5000))
             harness.advance(4100)
             assert asked.answer is not None
             return asked.answer
@@ -206,7 +206,7 @@ def test_a_block_number_is_free_once_the_log_no_longer_names_it(
         harness.clock.advance(2 * 3_600_000)
         harness.advance(1000)
         assert harness.broker.store.log.start > 0
-        harness.broker.timer.arm(found[0], enqueue_ms=0, by="pipeline")  # from a turn planned earlier
+        harness.broker.timer.pending.arm(found[0], enqueue_ms=0, by="pipeline")  # from a turn planned earlier
         harness.advance(100)
         assert send_one(b"again").code == ResponseCode.SUCCESS
         assert harness.bodies("T")[-1] == b"again"
@@ -221,11 +221,11 @@ def test_a_removed_block_leaves_nothing_of_its_stream(tmp_path: Path) -> None:
         timer = harness.broker.timer
         submit(harness, 3, b"A")
         harness.advance(2000)
-        stale = timer.armed.firing(0, harness.now_ms + 5000)[0].copy()
+        stale = timer.pending.armed.firing(0, harness.now_ms + 5000)[0].copy()
         harness.advance(15_000)
         assert len(harness.broker.blocks) == 0
-        assert not timer.armed.was_armed(stale[:, ref.ORIGIN]).any()
-        timer.arm(stale, enqueue_ms=0, by="pipeline")  # from a turn planned earlier
+        assert not timer.pending.armed.was_armed(stale[:, ref.ORIGIN]).any()
+        timer.pending.arm(stale, enqueue_ms=0, by="pipeline")  # from a turn planned earlier
         harness.advance(1000)
         assert harness.broker.releaser.counts["unreadable"] == 0 and harness.bodies("T") == [b"A"]
         harness.restart()

@@ -77,7 +77,7 @@ class TestAfterAStop:
         harness.advance(4900)
         assert harness.bodies("T") == bodies[:4]
         assert_on_time(harness)
-        assert harness.broker.timer.armed_by["recovery"] == 2  # 4500 and 8000: the lead is 5 s
+        assert harness.broker.timer.pending.armed_by["recovery"] == 2  # 4500 and 8000: the lead is 5 s
 
     def test_overdue_messages_leave_at_once_in_order(
         self, harness: BrokerHarness, model: PipelineModel, clock: ManualClock

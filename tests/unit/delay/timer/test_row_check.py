@@ -96,7 +96,7 @@ def filled(harness: BrokerHarness, request: pytest.FixtureRequest) -> BrokerHarn
     """A broker with messages of every kind, with and without their notes in memory."""
     fill(harness)
     if request.param:
-        harness.broker.timer.notes.drop_below(timer_origin(1 << 30))
+        harness.broker.timer.pending.notes.drop_below(timer_origin(1 << 30))
     return harness
 
 
@@ -114,7 +114,7 @@ def check_all(harness: BrokerHarness, plan: TurnPlan, tasks: list[Task]) -> set[
                     mutated = [*tasks[:place], task._replace(rows=rows), *tasks[place + 1 :]]
                     if is_rejected(harness, plan, mutated):
                         continue
-                    is_done = harness.broker.timer.done.get(task.rows["origin"][at : at + 1])[0]
+                    is_done = harness.broker.timer.pending.done.get(task.rows["origin"][at : at + 1])[0]
                     is_harmless = task.kind == KIND_INDEX and is_done and field in ("slot_ms", "fire_ms", "magic")
                     assert is_harmless, f"{task.kind} row {at}: {field} {task.rows[at][field]} -> {wrong}"
     return tried
@@ -142,7 +142,7 @@ def test_consistently_wrong_rows_are_rejected(filled: BrokerHarness) -> None:
             if task.kind not in (KIND_INDEX, KIND_WALK) or len(task.rows) < 2:
                 continue
             walked |= task.kind == KIND_WALK
-            pending = np.flatnonzero(~filled.broker.timer.done.get(task.rows["origin"]))
+            pending = np.flatnonzero(~filled.broker.timer.pending.done.get(task.rows["origin"]))
             last = pending[-1:]
             for changes in (
                 {"slot_ms": 1000, "fire_ms": 1000},

@@ -61,7 +61,7 @@ def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
 def check(harness: BrokerHarness, cancelled: int = 0) -> None:
     """Check that all messages except the first `cancelled` are pending and leave in time."""
     invariants.check(harness.broker)
-    assert harness.broker.timer.counts.by_queue.sum() == COUNT - cancelled
+    assert harness.broker.timer.pending.counts.by_queue.sum() == COUNT - cancelled
     pending = harness.broker.timer_tasks.metrics.table().timing_count
     for topic in ("T0", "T1"):
         expected = sum(1 for delay_ms in DELAYS_MS[cancelled:] if f"T{delay_ms % 2}" == topic)
@@ -71,7 +71,7 @@ def check(harness: BrokerHarness, cancelled: int = 0) -> None:
     assert sorted(int(record.message.body) for record in out) == DELAYS_MS[cancelled:]
     for record in out:
         assert int(record.message.properties[props.TIMER_DEQUEUE_MS]) == START_MS + int(record.message.body)
-    assert harness.broker.timer.counts.by_queue.sum() == 0
+    assert harness.broker.timer.pending.counts.by_queue.sum() == 0
 
 
 def cancel(harness: BrokerHarness, delay_ms: int) -> str:
@@ -88,7 +88,7 @@ def snapshot_of(harness: BrokerHarness) -> Snapshot:
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 def test_a_start_reads_no_record_of_a_message_due_later(harness: BrokerHarness, reads: Reads, clean: bool) -> None:
     harness.restart(clean=clean)
-    assert (reads.count, harness.broker.timer.keys.count) == (0, 0)
+    assert (reads.count, harness.broker.timer.pending.keys.count) == (0, 0)
     check(harness)
 
 
@@ -104,7 +104,7 @@ def test_a_start_reads_records_of_messages_due_within_the_lead(harness: BrokerHa
     harness.stop()
     harness.clock.advance(5000)
     harness.start()
-    near = harness.broker.timer.armed_by["recovery"]
+    near = harness.broker.timer.pending.armed_by["recovery"]
     assert 0 < near <= reads.count < COUNT
     check(harness)
 
