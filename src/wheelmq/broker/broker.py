@@ -20,6 +20,7 @@ import numpy as np
 
 from wheelmq.broker import part_settings
 from wheelmq.broker.admission.error_text import TimersLost
+from wheelmq.broker.admission.failed_puts import FailedPuts
 from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.admission.store_health import RETRY_MS, StoreHealth
@@ -139,6 +140,7 @@ class Broker:
         self.stats = BrokerStats(self.store, self.topics, settings.cluster)
         self.periodic_tasks.every(SAMPLE_MS, self.stats.sample)
         self.periodic_tasks.every(RATES_SAMPLE_MS, self.stats.sample_rates)
+        self.failed_puts = FailedPuts(settings, self.health, disk, self.paths, self.stats)
         self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
         """None when kernels are off: the plain code then serves every frame."""
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
@@ -309,7 +311,7 @@ class Broker:
         run = self.steps.run
         run("chores", self.periodic_tasks.run_due, monotonic_ms)
         self.health.poll(monotonic_ms)
-        run("arm near timers", self.timer.arm_near, now_ms)
+        run("arm near timers", self.timer.pending.arm_near, now_ms)
         run("blocks", self.block_scheduler.tick, now_ms)
         run("timer chores", self.timer_tasks.poll, now_ms, monotonic_ms)
         run("transactions", self.health.run_or_reject, lambda: self.transactions.tick(monotonic_ms))

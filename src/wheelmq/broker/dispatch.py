@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.admission.unsupported_codes import REASONS
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.holds import HOLDS_MAX, HOLDS_OF_ONE_MAX
@@ -186,6 +187,8 @@ class Dispatch:
         """
         try:
             return ask(), False
+        except PutFailed as failed:
+            return self._try(connection, asked, partial(self._broker.failed_puts.answer, failed))[0], True
         except PeerError as rejection:
             return Command(code=rejection.code, remark=rejection.remark, ext=rejection.ext), True
         except (HeaderError, BodyError) as error:

@@ -111,7 +111,7 @@ class FastSend:
         has_room = log.files.has_room(log.end)
         if not has_room or len(connection.peer.address) != 4:
             return at
-        if self._admission.rejection() is not None or self._admission.before_opening() is not None:
+        if not self._admission.takes_sends:
             return at
         left = 0 if self._hooks.see_sends else self._overload.sends_left(connection)
         if left <= 0:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
-from wheelmq.broker.admission.put_status import PutStatus
+from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import PeerError
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
@@ -95,13 +95,16 @@ def timed(put: Callable[Concatenate[Broker, M, P], R]) -> Callable[Concatenate[B
             stored = put(broker, message, *rest, **named)
             result = "PUT_OK"
             return stored
-        except PeerError as error:
-            result = str(getattr(error, "status", error.remark))
-            if result == PutStatus.UNKNOWN_ERROR:
+        except PutFailed as failed:
+            result = failed.status
+            if failed.status == PutStatus.UNKNOWN_ERROR:
                 first = messages[0]
                 text = "the failed put: topic=%s queueId=%d messages=%d bodyLength=%d"
                 topic = first.properties.get(props.REAL_TOPIC, first.topic)
                 log.error(text, topic, first.queue_id, len(messages), body_bytes)
+            raise
+        except PeerError as rejection:
+            result = rejection.remark
             raise
         finally:
             times.note_put(monotonic() - begin_s, body_bytes, result)

@@ -88,16 +88,14 @@ def check_place(broker: Broker, topic: str, queue_id: int, *, opens_queue: bool 
 
     `opens_queue` is False for a half message: its queue gets no message before the commit.
 
-    Raises TopicUnsaved or QueueUnopened if it must wait, PeerError if it would wait in vain.
+    Raises TopicUnsaved or QueueUnopened if it must wait, PutFailed if it would wait in vain.
     """
     try:
         broker.topics.check_saved(topic)
         if opens_queue:
             broker.new_queues.check(topic, queue_id)
     except (TopicUnsaved, QueueUnopened):
-        problem = broker.admission.problem()
-        if problem is not None:
-            raise problem from None
+        broker.admission.check_put()
         raise
 
 

@@ -94,6 +94,10 @@ class BrokerStats:
         got[1] += size
         got[2] += 1
 
+    def note_failed_put(self) -> None:
+        """Count a put that stored nothing."""
+        self.failed_puts += 1
+
     def note_sent_back(self, group: str, topic: str) -> None:
         """Count a message of `topic` that a consumer of `group` sent back."""
         self._stats.add(SNDBCK_PUT_NUMS, f"{topic}@{group}", 1)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.test_send import inner
-from wheelmq.broker.admission.put_status import PutStatus
+from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -391,6 +391,76 @@ class TestBeforeThePut:
         answer = harness.send("T", delay_ms=5000)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
+
+
+class TestCount:
+    """A failed put counts once, when it becomes an answer."""
+
+    def count(self, harness: BrokerHarness) -> int:
+        return harness.broker.stats.failed_puts
+
+    def test_a_check_of_admission_counts_nothing(self, harness: BrokerHarness) -> None:
+        admission = harness.broker.admission
+        admission.stop()
+        for _ in range(100):
+            assert admission.rejection() == "the broker is stopping" and not admission.takes_sends
+            with pytest.raises(PutFailed, match="SERVICE_NOT_AVAILABLE"):
+                admission.check_put()
+        assert self.count(harness) == 0
+
+    @pytest.mark.parametrize(
+        "send",
+        [
+            lambda harness: harness.send("T"),
+            lambda harness: harness.send("New"),
+            lambda harness: harness.send("T", delay_ms=5000),
+            lambda harness: harness.send("T", properties={props.TRAN_MSG: "true"}),
+            lambda harness: harness.send("T", properties={props.DELAY_IN_SECONDS: "5"}),
+            lambda harness: batch(harness, inner(b"a") + inner(b"b")),
+        ],
+        ids=["send", "new topic", "timer", "half", "block", "batch"],
+    )
+    def test_a_rejected_send_counts_once(
+        self, harness: BrokerHarness, send: Callable[[BrokerHarness], Command]
+    ) -> None:
+        harness.send("T")
+        harness.broker.admission.stop()
+        answer = send(harness)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert answer.ext.keys() == {props.MSG_REGION, props.TRACE_ON}
+        assert self.count(harness) == 1
+
+    def test_a_rejected_recall_counts_once(self, harness: BrokerHarness) -> None:
+        handle = harness.send("T", delay_ms=60_000).ext["recallHandle"]
+        harness.broker.admission.stop()
+        answer = harness.ask_code(RequestCode.RECALL_MESSAGE, topic="T", recallHandle=handle)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and answer.ext.keys() == {props.MSG_REGION}
+        assert self.count(harness) == 1
+
+    def test_a_message_sent_back_and_rejected_counts_once(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        harness.broker.admission.stop()
+        send_back(harness)
+        harness.tick()
+        assert self.count(harness) == 1
+
+    def test_dispatch_answers_the_failed_put_of_any_handler(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail() -> Command:
+            raise PutFailed(PutStatus.SERVICE_NOT_AVAILABLE, "why")
+
+        def broken(folder: Path) -> float:
+            raise OSError(errno.EIO, "unreadable", str(folder))
+
+        harness.broker.dispatch.default_processor = lambda request, broker: fail()
+        answer = harness.ask(Command(code=987_654))
+        expected = f"{UNAVAILABLE.format(' 0.00')} (why)"
+        assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, expected)
+        assert self.count(harness) == 1
+        monkeypatch.setattr(harness.disk, "used_share", broken)
+        answer = harness.ask(Command(code=987_654))
+        assert answer.code == ResponseCode.SYSTEM_ERROR and "unreadable" in (answer.remark or "")
 
 
 def test_the_value_of_every_status_is_its_name() -> None:

@@ -135,12 +135,17 @@ def test_a_reply_is_passed_on_when_storing_is_off(tmp_path: Path) -> None:
         assert harness.bodies(TOPIC) == []
 
 
-def test_a_reply_is_passed_on_while_the_store_rejects_messages(harness: BrokerHarness) -> None:
+def test_a_reply_is_passed_on_while_the_store_rejects_messages(
+    harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     connection = producer(harness)
     asked = reply(harness)
     harness.broker.admission.stop()
     answer(harness, connection)
     assert asked.answer is not None and (asked.answer.code, asked.answer.ext["msgId"]) == (0, "0")
+    (line,) = [text for text in caplog.messages if "could not store a reply" in text]
+    assert "service not available now" in line and line.endswith("(the broker is stopping)")
+    assert harness.broker.stats.failed_puts == 1
 
 
 def test_the_answer_to_a_reply_waits_for_the_disk(tmp_path: Path) -> None:

@@ -231,8 +231,18 @@ class TestEnd:
         harness.broker.health.reject_sends("the disk is full")
         answer = end(harness, sent, COMMIT)
         assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+        assert harness.broker.stats.failed_puts == 1
         harness.advance(200)
         assert end(harness, sent, COMMIT).code == 0
+
+    def test_an_old_round_rejects_ends(self, harness: BrokerHarness) -> None:
+        sent = half(harness)
+        harness.broker.ticks.begin()
+        harness.clock.advance(1001)
+        answer = end(harness, sent, COMMIT)
+        expected = "OS page cache busy, please try another machine"
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, expected)
+        assert harness.broker.stats.failed_puts == 1
 
     def test_a_commit_waits_for_a_synchronous_flush(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH") as harness:

@@ -48,27 +48,25 @@ class Admission:
             return slave_text(self._broker)
         return self._broker.health.rejection or self._full
 
-    def problem(self) -> PeerError | None:
-        """Return the answer to a put that is not admitted; None if the put is admitted."""
-        broker = self._broker
+    def check_put(self) -> None:
+        """Check that the store takes messages now. Raises PutFailed."""
         rejection = self.rejection()
         if rejection is not None:
-            return PutFailed(broker, PutStatus.SERVICE_NOT_AVAILABLE, rejection)
-        if 1000 * broker.ticks.elapsed_s > broker.settings.os_page_cache_busy_time_out_mills:
-            return PutFailed(broker, PutStatus.OS_PAGE_CACHE_BUSY)
-        return None
+            raise PutFailed(PutStatus.SERVICE_NOT_AVAILABLE, rejection)
+        if 1000 * self._broker.ticks.elapsed_s > self._broker.settings.os_page_cache_busy_time_out_mills:
+            raise PutFailed(PutStatus.OS_PAGE_CACHE_BUSY)
 
-    def before_opening(self) -> PeerError | None:
-        """Return the answer to a send before the time from which the broker takes sends; None from that time on."""
+    def check_open(self) -> None:
+        """Check that the time has come from which the broker takes sends. Raises PeerError."""
         opens_ms = self._broker.settings.start_accept_send_request_time_stamp
-        if self._broker.clock.now_ms() >= opens_ms:
-            return None
-        return PeerError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {_local(opens_ms)}")
+        if self._broker.clock.now_ms() < opens_ms:
+            raise PeerError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {_local(opens_ms)}")
 
     @property
     def takes_sends(self) -> bool:
         """Whether the broker stores a valid send now."""
-        return self.before_opening() is None and self.rejection() is None and self._broker.health.failure is None
+        opens_ms = self._broker.settings.start_accept_send_request_time_stamp
+        return self._broker.clock.now_ms() >= opens_ms and self.rejection() is None
 
     def stop(self) -> None:
         """Store no more messages for clients: the broker stops."""

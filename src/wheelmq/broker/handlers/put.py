@@ -53,12 +53,12 @@ def check_writable(broker: Broker) -> None:
 def put(broker: Broker, message: Message, asked_ms: Millis | None = None) -> tuple[Appended, Cancelled | None]:
     """Store `message`, and park it if it has a delay.
 
-    `asked_ms` is the arrival time of the send if it had to wait. Raises PeerError.
+    `asked_ms` is the arrival time of the send if it had to wait. Raises PeerError, PutFailed.
     """
     _admit(broker, message)
     due_ms = _parked_due_ms(broker, message, asked_ms)
     if due_ms is not None and _is_rejected_by_its_slot(broker, message, due_ms):
-        raise PutFailed(broker, PutStatus.WHEEL_TIMER_FLOW_CONTROL)
+        raise PutFailed(PutStatus.WHEEL_TIMER_FLOW_CONTROL)
 
     def append() -> tuple[Appended, Cancelled | None]:
         if due_ms is None:
@@ -74,16 +74,16 @@ def put(broker: Broker, message: Message, asked_ms: Millis | None = None) -> tup
 
 
 def _parked_due_ms(broker: Broker, message: Message, asked_ms: Millis | None = None) -> Millis | None:
-    """Rewrite `message` if it has a delay. Return its due time, or None. Raises PeerError."""
+    """Rewrite `message` if it has a delay. Return its due time, or None. Raises PeerError, PutFailed."""
     now_ms, last_store_ms = broker.clock.now_ms(), broker.store.log.last_store_ms
     try:
         due_ms = park(message, now_ms, broker.park_settings, last_store_ms, asked_ms)
     except LevelUnreadable as error:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     except TimersOff:
-        raise PutFailed(broker, PutStatus.WHEEL_TIMER_NOT_ENABLE) from None
+        raise PutFailed(PutStatus.WHEEL_TIMER_NOT_ENABLE) from None
     except ParkRejected as error:
-        raise PutFailed(broker, PutStatus.WHEEL_TIMER_MSG_ILLEGAL, error) from None
+        raise PutFailed(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, error) from None
     if due_ms is not None:
         _check_room(broker, message, release_growth_bytes(message))
     return due_ms
@@ -94,7 +94,7 @@ def _check_room(broker: Broker, message: Message, growth_bytes: int) -> None:
     try:
         broker.store.check_room(message, growth_bytes)
     except RecordTooLong as error:
-        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
+        raise PutFailed(PutStatus.MESSAGE_ILLEGAL, error) from None
 
 
 def _is_rejected_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -> bool:
@@ -106,23 +106,22 @@ def _is_rejected_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -
 
 @timed
 def put_in_block(broker: Broker, message: Message, due_ms: Millis) -> Put:
-    """Store `message` in the block of its due time. Raises PeerError with the answer if that fails."""
+    """Store `message` in the block of its due time. Raises PutFailed."""
     _admit(broker, message)
     try:
         park_in_block(message, due_ms)
     except ParkRejected as error:
-        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
+        raise PutFailed(PutStatus.MESSAGE_ILLEGAL, error) from None
     _check_room(broker, message, release_growth_bytes(message))
     return _store(broker, lambda: broker.block_scheduler.put(message, due_ms))
 
 
 @timed
 def put_half(broker: Broker, half: Message) -> Appended:
-    """Store a half message, and ignore its delay. Raises PeerError with the answer if that fails."""
+    """Store a half message, and ignore its delay. Raises PutFailed."""
     _admit(broker, half)
     if not has_room(half):
         raise PutFailed(
-            broker,
             PutStatus.PROPERTIES_SIZE_EXCEEDED,
             "the properties of a half message leave no room for those that the broker adds",
         )
@@ -131,7 +130,10 @@ def put_half(broker: Broker, half: Message) -> Appended:
 
 
 def check_delay(broker: Broker, message: Message, half: Message) -> None:
-    """Reject a `message` that its commit could not park, with the growth of its `half` by then. Raises PeerError."""
+    """Reject a `message` that its commit could not park, with the growth of its `half` by then.
+
+    Raises PeerError, PutFailed.
+    """
     asked = str(broker.settings.transaction_check_max)
     properties = {**half.properties, props.TRANSACTION_CHECK_TIMES: asked}
     sys_flag = message.sys_flag & ~SYS_TRANSACTION
@@ -140,7 +142,7 @@ def check_delay(broker: Broker, message: Message, half: Message) -> None:
 
 @timed
 def put_batch(broker: Broker, messages: list[Message]) -> list[Appended]:
-    """Store `messages`, of which none has a delay: all or none. Raises PeerError as `put` does."""
+    """Store `messages`, of which none has a delay: all or none. Raises PutFailed."""
     for message in messages:
         _admit(broker, message)
 
@@ -157,31 +159,29 @@ def _store(broker: Broker, append: Callable[[], A]) -> A:
     try:
         return append()
     except PropertiesTooLong as error:
-        raise PutFailed(broker, PutStatus.PROPERTIES_SIZE_EXCEEDED, error) from None
+        raise PutFailed(PutStatus.PROPERTIES_SIZE_EXCEEDED, error) from None
     except RecordTooLong as error:
-        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
+        raise PutFailed(PutStatus.MESSAGE_ILLEGAL, error) from None
     except ChainTooLong as error:
-        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, f"{NOT_LOOKED_UP}: {error}") from None
+        raise PutFailed(PutStatus.MESSAGE_ILLEGAL, f"{NOT_LOOKED_UP}: {error}") from None
     except IndexDamaged as error:
         log.error("%s: %s", NOT_LOOKED_UP, error)
-        raise PutFailed(broker, PutStatus.UNKNOWN_ERROR, f"{NOT_LOOKED_UP}: {error}") from None
+        raise PutFailed(PutStatus.UNKNOWN_ERROR, f"{NOT_LOOKED_UP}: {error}") from None
     except OSError as error:
         rejection = rejection_text(error)
         broker.health.reject_sends(rejection)
-        raise PutFailed(broker, PutStatus.CREATE_MAPPED_FILE_FAILED, rejection) from None
+        raise PutFailed(PutStatus.CREATE_MAPPED_FILE_FAILED, rejection) from None
     except Exception:
         log.exception("the broker could not store a message")
-        raise PutFailed(broker, PutStatus.UNKNOWN_ERROR) from None
+        raise PutFailed(PutStatus.UNKNOWN_ERROR) from None
     finally:
         broker.stats.put_times.note_append(broker.clock.monotonic() - begin_s)
 
 
 def _admit(broker: Broker, message: Message) -> None:
-    problem = broker.admission.problem()
-    if problem is not None:
-        raise problem
+    broker.admission.check_put()
     if any("\0" in text for pair in message.properties.items() for text in pair):
-        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, "a property holds a NUL")
+        raise PutFailed(PutStatus.MESSAGE_ILLEGAL, "a property holds a NUL")
     for name in props.OWN:
         message.properties.pop(name, None)
 

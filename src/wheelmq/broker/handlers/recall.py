@@ -6,6 +6,7 @@ import base64
 import binascii
 from typing import TYPE_CHECKING, NamedTuple
 
+from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, put
 from wheelmq.broker.request import Answer, PeerError, Request, reply
@@ -45,12 +46,16 @@ def recall(request: Request, broker: Broker) -> Answer:
     header = request.header(RecallHeader)
     try:
         return _recall(request, broker, header)
+    except PutFailed as failed:
+        answer = broker.failed_puts.answer(failed)
     except PeerError as rejection:
-        return reply(rejection.code, rejection.remark, MSG_REGION=broker.settings.region_id)
+        answer = reply(rejection.code, rejection.remark)
+    answer.ext = {props.MSG_REGION: broker.settings.region_id}
+    return answer
 
 
 def _recall(request: Request, broker: Broker, header: RecallHeader) -> Answer:
-    """Park the cancel, and return the answer. Raises PeerError."""
+    """Park the cancel, and return the answer. Raises PeerError, PutFailed."""
     if not broker.settings.recall_enable:
         raise PeerError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
     if not broker.settings.is_master:

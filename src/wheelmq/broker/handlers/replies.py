@@ -26,6 +26,7 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import SendHeader
+from wheelmq.store.store import Appended
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -57,10 +58,12 @@ def _send_reply(request: Request, broker: Broker) -> Answer:
     else:
         header = headers.read_send_v2(request.command.ext)
     try:
-        too_early = broker.admission.before_opening()
-        if too_early is not None:
-            raise too_early
+        broker.admission.check_open()
         reply = _Reply(header, _message(request, broker, header), request.waits_since_ms)
+    except PutFailed as failed:
+        answer = broker.failed_puts.answer(failed)
+        answer.ext = marks(broker)
+        return answer
     except PeerError as rejection:
         return Command(code=rejection.code, remark=rejection.remark, ext=marks(broker))
     client_id = reply.message.properties.get(props.REPLY_TO_CLIENT)
@@ -77,7 +80,7 @@ def _message(request: Request, broker: Broker, header: SendHeader) -> Message:
     broker.topics.check_saved(topic.topic_name)
     body = request.body
     if len(body) > broker.settings.body_bytes_max:
-        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
+        raise PutFailed(PutStatus.MESSAGE_ILLEGAL)
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = broker.randomness.randrange(max(1, topic.write_queue_nums))
@@ -144,10 +147,8 @@ def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:
         answer.ext |= headers.texts(msgId=_NO_ID, queueId=message.queue_id, queueOffset=0)
     if not broker.settings.store_reply_message_enable:
         return answer
-    try:
-        appended, _ = put(broker, message, reply.came_ms)
-    except PeerError as rejection:
-        log.warning("the broker could not store a reply: %s", rejection.remark)
+    appended = _stored(broker, reply)
+    if appended is None:
         return answer
     answer.ext |= headers.texts(
         msgId=offset_message_id(broker.host, appended.position),
@@ -156,3 +157,17 @@ def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:
     )
     stored = answer_when_stored(broker, message, answer, LogPosition(appended.position + appended.size))
     return Durable(answer, stored.position, late=answer) if isinstance(stored, Durable) else stored
+
+
+def _stored(broker: Broker, reply: _Reply) -> Appended | None:
+    """Store the reply, and return its place. Returns None, and logs the reason, if it cannot be stored."""
+    why: str | None
+    try:
+        appended, _ = put(broker, reply.message, reply.came_ms)
+        return appended
+    except PutFailed as failed:
+        why = broker.failed_puts.answer(failed).remark
+    except PeerError as rejection:
+        why = rejection.remark
+    log.warning("the broker could not store a reply: %s", why)
+    return None

@@ -93,17 +93,17 @@ def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:
     if not request.command.body:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "the message has no body")
     try:
-        too_early = broker.admission.before_opening()
-        if too_early is not None:
-            raise too_early
+        broker.admission.check_open()
         topic = check_topic(request, broker, header)
         if header.batch:  # the request code alone does not make a batch
             return _send_batch(request, broker, header, topic)
         return _send_one(request, broker, header, topic)
+    except PutFailed as failed:
+        answer = broker.failed_puts.answer(failed)
     except PeerError as rejection:
         answer = Command(code=rejection.code, remark=rejection.remark)
-        answer.ext = marks(broker)
-        return answer
+    answer.ext = marks(broker)
+    return answer
 
 
 def check_topic(request: Request, broker: Broker, header: SendHeader) -> TopicConfig:
@@ -146,7 +146,7 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
     properties = props.parse(header.properties)
     properties.pop(props.POP_CK, None)
     if props.INNER_NUM in properties:
-        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
+        raise PutFailed(PutStatus.MESSAGE_ILLEGAL)
     message = _message(request, broker, header, topic, body, properties)
     asked_queue = message.queue_id
     if message.topic.startswith(names.RETRY_PREFIX):
@@ -182,7 +182,7 @@ def _is_half(header: SendHeader, message: Message) -> bool:
 
 
 def _send_half(broker: Broker, message: Message, asked_queue: int) -> Answer:
-    """Store `message` as a half message. The answer contains its place. Raises PeerError."""
+    """Store `message` as a half message. The answer contains its place. Raises PeerError, PutFailed."""
     if broker.settings.reject_transaction_message:
         remark = f"the broker[{broker.settings.broker_ip}] sending transaction message is forbidden"
         raise PeerError(ResponseCode.NO_PERMISSION, remark)
@@ -246,7 +246,7 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
     if level is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"{props.DELAY} is {shared[props.DELAY]!r}: write a whole number")
     if level > 0 or header.sys_flag & SYS_TRANSACTION:
-        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed or transactional")
+        raise PutFailed(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed or transactional")
     queue_id = _pick_queue(broker, header, topic)
     messages = []
     try:
@@ -342,7 +342,7 @@ def _redirect_if_spent(request: Request, broker: Broker, header: SendHeader, mes
 
 def _check_body(broker: Broker, body: bytes) -> None:
     if len(body) > broker.settings.body_bytes_max:
-        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
+        raise PutFailed(PutStatus.MESSAGE_ILLEGAL)
 
 
 def marks(broker: Broker) -> dict[str, str]:

@@ -33,7 +33,7 @@ def send_back(request: Request, broker: Broker) -> Answer:
 
 
 def _send_back(request: Request, broker: Broker) -> Answer:
-    """Raises PeerError and TopicUnsaved."""
+    """Raises PeerError, PutFailed, TopicUnsaved and QueueUnopened."""
     header = request.header(SendBackHeader)
     group = broker.groups.get(header.group)
     if group is None:
@@ -70,16 +70,21 @@ def _send_back(request: Request, broker: Broker) -> Answer:
     try:
         check_place(broker, message.topic, queue_id)
     except PutFailed as failed:
-        raise PeerError(ResponseCode.SYSTEM_ERROR, failed.status) from None
+        raise _with_status(failed) from None
     is_stored = False
     try:
         appended, _ = put(broker, message)
         is_stored = True
     except PutFailed as failed:
-        raise PeerError(ResponseCode.SYSTEM_ERROR, failed.status) from None
+        raise _with_status(failed) from None
     finally:
         if broker.hooks.consume:
             broker.hooks.after_consume(send_back_context(request, broker, header, topic.topic_name, is_stored))
     broker.stats.note_sent_back(header.group, properties[props.RETRY_TOPIC])
     late = reply(ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT)
     return answer_when_stored(broker, message, reply(), LogPosition(appended.position + appended.size), late=late)
+
+
+def _with_status(failed: PutFailed) -> PutFailed:
+    """Return the failure with the answer to a message sent back: the name of its status."""
+    return PutFailed(failed.status, code=ResponseCode.SYSTEM_ERROR, remark=failed.status)

@@ -80,7 +80,8 @@ def _commit(broker: Broker, half: Record) -> Answer:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     except PutFailed as failed:
         code = ResponseCode.SYSTEM_ERROR if failed.status is PutStatus.OS_PAGE_CACHE_BUSY else failed.code
-        raise PeerError(code, _REMARKS.get(failed.status, failed.remark)) from None
+        remark = _REMARKS.get(failed.status)
+        raise PutFailed(failed.status, failed.detail, code=code, remark=remark) from None
     reach("transaction.committed")
     broker.transactions.end(half, COMMIT)
     return answer_when_stored(broker, message, reply(), LogPosition(appended.position + appended.size), late=reply())

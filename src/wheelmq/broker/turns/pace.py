@@ -50,7 +50,7 @@ class TurnPace:
     def poll(self, wall_ms: Millis, now_ms: int) -> None:
         """Note since when a message waits to be indexed or staged."""
         timer = self._timer
-        levels_wait = timer.levels.have_due(wall_ms, timer.scans.lead_end_ms(wall_ms))
+        levels_wait = timer.pending.levels.have_due(wall_ms, timer.scans.lead_end_ms(wall_ms))
         if timer.queue.end == timer.indexed_to and not levels_wait:
             self._oldest_ms = None
         elif self._oldest_ms is None:
@@ -71,12 +71,12 @@ class TurnPace:
             return False
         aged = self._oldest_ms is not None and now_ms - self._oldest_ms >= AGE_MS
         if unindexed:
-            urgent = timer.notes.count and timer.notes.next_fire_ms <= wall_ms + URGENT_MS
+            urgent = timer.pending.notes.count and timer.pending.notes.next_fire_ms <= wall_ms + URGENT_MS
             if urgent or aged or unindexed >= ROWS_AT_PACE:
                 return True
         lead_end_ms = timer.scans.lead_end_ms(wall_ms)
-        if timer.levels.have_due(wall_ms, lead_end_ms):
-            urgent = timer.levels.next_ms() <= wall_ms + URGENT_MS
-            if urgent or aged or timer.levels.count_due(wall_ms, lead_end_ms) >= ROWS_AT_PACE:
+        if timer.pending.levels.have_due(wall_ms, lead_end_ms):
+            urgent = timer.pending.levels.next_ms() <= wall_ms + URGENT_MS
+            if urgent or aged or timer.pending.levels.count_due(wall_ms, lead_end_ms) >= ROWS_AT_PACE:
                 return True
         return timer.scans.run_short(wall_ms) or self._block_scheduler.runs_short(wall_ms)
