@@ -35,7 +35,7 @@ class Committer:
             self._watch.note_wrong(turn, rejected)
             raise
         timer = self._timer
-        armed = timer.armed_by["pipeline"]
+        armed = timer.pending.armed_by["pipeline"]
         slots_walked = int(np.count_nonzero(timer.walk_units(plan)))
         timer.apply(proposal)
         self._block_scheduler.commit(plan.blocks, proposal.block_parts, plan.write_ms)
@@ -45,7 +45,7 @@ class Committer:
             turn=plan.turn,
             indexed=sum(map(len, proposal.index_parts)),
             walked=sum(map(len, (*proposal.walk_parts, *proposal.block_parts, *proposal.queue_parts))),
-            armed=timer.armed_by["pipeline"] - armed,
+            armed=timer.pending.armed_by["pipeline"] - armed,
             seconds=now_s - planned_ms / 1000,
             commit_seconds=now_s - began_s,
         )
