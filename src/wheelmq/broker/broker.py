@@ -50,6 +50,8 @@ from wheelmq.broker.statistics import RATES_SAMPLE_MS, BrokerStats
 from wheelmq.broker.steps import FAILED_STEP_MS, Steps
 from wheelmq.broker.timer_tasks import TimerTasks
 from wheelmq.broker.topic_arrays import TopicArrays
+from wheelmq.broker.transactions.checks import TransactionChecks
+from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.broker.turns.coordinator import TurnCoordinator
 from wheelmq.broker.turns.opening import open_turns
@@ -78,7 +80,7 @@ log = logging.getLogger(__name__)
 
 DISPATCH = "dispatch"
 ROUNDS_MS = 2
-"""Maximum milliseconds between ticks while rounds run. A tick has 20 steps and does not follow each round."""
+"""Maximum milliseconds between ticks while rounds run. A tick has 21 steps and does not follow each round."""
 INDEX_WAITS_BYTES = 512 << 20
 """Maximum lag of the message index, in bytes of the log, while it leaves the processors to a burst."""
 
@@ -144,7 +146,11 @@ class Broker:
         self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
         """None when kernels are off: the plain code then serves every frame."""
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
-        self.timer_tasks, self.transactions = TimerTasks(self), Transactions(self, recovered_ends)
+        self.timer_tasks, self.transactions = TimerTasks(self), self._open_transactions(recovered_ends)
+        self.periodic_tasks.every(settings.transaction_metric_flush_interval, self.transactions.save_counts)
+        self.transaction_checks = TransactionChecks(
+            self.transactions, self.store, settings, self.clients, self.calls, self.admission.rejection
+        )
 
     def _open_tables(self) -> None:
         settings, disk, tables = self.settings, self.disk, self.workers.tables
@@ -213,6 +219,17 @@ class Broker:
             want_flush=self.flush.want,
             has_burst=self.releaser.has_burst,
             earliest_in_hand_ms=self.releaser.earliest_in_hand_ms,
+        )
+
+    def _open_transactions(self, recovered_ends: RecoveredEnds) -> Transactions:
+        return Transactions(
+            self.store,
+            self.topics,
+            self.consumer_offsets,
+            self.settings,
+            recovered_ends,
+            self.workers.background,
+            is_snapshot_due=self.snapshots.is_due,
         )
 
     @property
@@ -314,6 +331,7 @@ class Broker:
         run("arm near timers", self.timer.pending.arm_near, now_ms)
         run("blocks", self.block_scheduler.tick, now_ms)
         run("timer chores", self.timer_tasks.poll, now_ms, monotonic_ms)
+        run("transaction checks", self.health.run_or_reject, lambda: self.transaction_checks.tick(monotonic_ms))
         run("transactions", self.health.run_or_reject, lambda: self.transactions.tick(monotonic_ms))
         run("take due timers", self.releaser.take_due, now_ms)
         slice_s = self.settings.release_slice_ms / 1000
@@ -398,6 +416,7 @@ class Broker:
             self.pipeline.next_ms(monotonic_ms),
             self.timer_tasks.next_ms(),
             self.releaser.next_retry_ms(),
+            self.transaction_checks.next_ms(),
             self.transactions.next_ms(),
             self._next_index_ms(),
         ):

@@ -19,6 +19,7 @@ STEPS = {
     "arm near timers": "timer.pending.arm_near",
     "blocks": "block_scheduler.tick",
     "timer chores": "timer_tasks.poll",
+    "transaction checks": "transaction_checks.tick",
     "transactions": "transactions.tick",
     "pipeline": "pipeline.tick",
     "slices": "slices.tick",

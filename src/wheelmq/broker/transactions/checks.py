@@ -8,10 +8,15 @@ producer answers by a request of its own. So the front of the half queue advance
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
+from wheelmq.broker.calls import Calls
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.state.clients import Clients
 from wheelmq.broker.transactions import halves
 from wheelmq.broker.transactions.queue_records import queue_record
+from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record, encode_record
 from wheelmq.formats.disk.message_id import offset_message_id
@@ -19,12 +24,8 @@ from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.store.store import Appended, PropertiesTooLong, RecordTooLong
+from wheelmq.store.store import Appended, PropertiesTooLong, RecordTooLong, Store
 from wheelmq.system.failpoint import reach
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-    from wheelmq.broker.transactions.transactions import Transactions
 
 log = logging.getLogger(__name__)
 
@@ -33,36 +34,50 @@ LOOKS_MAX: Final = 200
 HOUR_MS: Final = 3_600_000
 
 
-class Checks:
+class TransactionChecks:
     """The check rounds. Times of the ticks are monotonic milliseconds."""
 
-    def __init__(self, broker: Broker, transactions: Transactions) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        transactions: Transactions,
+        store: Store,
+        settings: BrokerSettings,
+        clients: Clients,
+        calls: Calls,
+        rejection: Callable[[], str | None],
+    ) -> None:
+        """Create the object. While `rejection` returns a reason to store no messages, no half message is put back."""
         self._transactions = transactions
-        settings = broker.settings
-        self._interval_ms = settings.transaction_check_interval
-        self._time_out_ms = settings.transaction_time_out
-        self._times_max = settings.transaction_check_max
-        self._next_ms = broker.clock.monotonic_ms() + self._interval_ms
+        self._store = store
+        self._settings = settings
+        self._clients = clients
+        self._calls = calls
+        self._rejection = rejection
+        is_master = settings.broker_id == 0
+        self._next_ms = store.clock.monotonic_ms() + settings.transaction_check_interval if is_master else None
+        """When the next round is due. A slave checks nothing."""
         self._at = 0
         self._stop: int | None = None
         """End of the running round as a queue offset, or None between rounds."""
         self._asked = 0
 
-    def next_ms(self) -> int:
-        """Return the time of the next check round."""
-        return self._next_ms
+    def next_ms(self) -> int | None:
+        """Return the time of the next work, or None on a slave."""
+        return self._transactions.retry.next_ms(self._next_ms)
 
     def tick(self, monotonic_ms: int) -> int:
         """Start a check round if it is due, or continue it. Return the number of appended records. Raises OSError."""
-        if monotonic_ms < self._next_ms:
+        if self._next_ms is None or monotonic_ms < self._next_ms:
             return 0
+        return self._transactions.retry.run(monotonic_ms, lambda: self._continue_round(monotonic_ms))
+
+    def _continue_round(self, monotonic_ms: int) -> int:
         pending = self._transactions.pending
         if self._stop is None:
-            self._at, self._stop = pending.first, self._broker.store.queues.end(HALF_TOPIC, halves.HALF_QUEUE)
+            self._at, self._stop = pending.first, self._store.queues.end(HALF_TOPIC, halves.HALF_QUEUE)
         appended = looks = 0
         self._at = max(self._at, pending.first)
-        goes_on = self._broker.admission.rejection() is None
+        goes_on = self._rejection() is None
         while goes_on and self._at < self._stop and looks < LOOKS_MAX:
             if not pending.is_gone(self._at):
                 looks += 1
@@ -71,7 +86,7 @@ class Checks:
                 appended += count or 0
             self._at += goes_on
         if not goes_on or self._at >= self._stop:
-            self._stop, self._next_ms = None, monotonic_ms + self._interval_ms
+            self._stop, self._next_ms = None, monotonic_ms + self._settings.transaction_check_interval
         return appended
 
     def _check_half(self, offset: int) -> int | None:
@@ -80,7 +95,7 @@ class Checks:
         Returns None if the round ends here, because later messages are younger.
         """
         transactions = self._transactions
-        half = queue_record(self._broker.store, HALF_TOPIC, offset)
+        half = queue_record(self._store, HALF_TOPIC, offset)
         if half is None:
             log.critical(
                 "transactions: the half message at queue offset %d is no longer in the log, so its transaction "
@@ -89,12 +104,12 @@ class Checks:
             )
             transactions.pending.drop(offset)
             return 0
-        age_ms = self._broker.clock.now_ms() - half.message.born_ms
+        age_ms = self._store.clock.now_ms() - half.message.born_ms
         hopeless = self._why_hopeless(half, age_ms)
         if hopeless is not None:
             return self._give_up(half, hopeless)
-        own_ms = halves.immunity_ms(half.message, self._time_out_ms)
-        if own_ms is None and 0 <= age_ms < self._time_out_ms:
+        own_ms = halves.immunity_ms(half.message, self._settings.transaction_time_out)
+        if own_ms is None and 0 <= age_ms < self._settings.transaction_time_out:
             return None
         is_asked = own_ms is None or age_ms >= own_ms
         try:
@@ -112,7 +127,7 @@ class Checks:
             halves.real_queue(half.message)
         except halves.Unending as error:
             return str(error)
-        if times < self._times_max and age_ms <= self._broker.settings.file_reserved_time * HOUR_MS:
+        if times < self._settings.transaction_check_max and age_ms <= self._settings.file_reserved_time * HOUR_MS:
             return None
         return f"its producer was asked {times} times, and it is {age_ms // 1000} s old"
 
@@ -130,9 +145,8 @@ class Checks:
 
     def _ask(self, half: Record, stored: Appended) -> None:
         """Ask a producer of the group, if one is connected. `stored` is the new place of the half message."""
-        broker = self._broker
         group = half.message.properties.get(props.PRODUCER_GROUP, "")
-        connection = broker.clients.available_producer(group, self._asked)
+        connection = self._clients.available_producer(group, self._asked)
         self._asked += 1
         if connection is None:
             log.warning("transactions: no producer of the group %r is connected to check a transaction", group)
@@ -144,11 +158,11 @@ class Checks:
             commitLogOffset=stored.position,
             msgId=unique_key,
             transactionId=unique_key,
-            offsetMsgId=offset_message_id(broker.host, stored.position),
-            bname=broker.settings.broker_name,
+            offsetMsgId=offset_message_id(self._store.settings.store_host, stored.position),
+            bname=self._settings.broker_name,
         )
         body = self._body(half, stored)
-        broker.calls.send_oneway(connection, Command(code=RequestCode.CHECK_TRANSACTION_STATE, ext=fields, body=body))
+        self._calls.send_oneway(connection, Command(code=RequestCode.CHECK_TRANSACTION_STATE, ext=fields, body=body))
         reach("transaction.asked")
 
     def _body(self, half: Record, stored: Appended) -> bytes:
@@ -162,5 +176,5 @@ class Checks:
             queue_offset=stored.queue_offset,
             position=stored.position,
             store_ms=stored.store_ms,
-            store_host=self._broker.host,
+            store_host=self._store.settings.store_host,
         )
