@@ -36,7 +36,7 @@ def test_messages_of_the_near_lane_are_armed_by_a_later_tick(
     for i in range(3):
         harness.send("T", b"%d" % i, **asks)
     harness.advance(3900)  # the near lane takes them after another 100 ms
-    owner: Any = harness.broker.timer
+    owner: Any = harness.broker.timer.pending
     *path, name = method.split(".")
     for part in path:
         owner = getattr(owner, part)

@@ -152,7 +152,7 @@ class TestAppendedOnce:
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         harness.send("T", delay_ms=1000)
-        monkeypatch.setattr(harness.broker.timer, "settle", fail)
+        monkeypatch.setattr(harness.broker.timer.pending, "settle", fail)
         harness.advance(1000)
         assert harness.bodies("T") == [b"body"]
         assert "an error occurred after the release" in caplog.text
