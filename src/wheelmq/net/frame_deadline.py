@@ -38,6 +38,8 @@ class FrameDeadline:
         self._loop = loop
         self._deadline_s = deadline_s
         self._timer: asyncio.TimerHandle | None = None
+        self.is_running = False
+        """Whether a frame has a deadline now."""
         self._drained_bytes = 0
         """Bytes of answers that had left the connection when the timer started."""
 
@@ -45,14 +47,15 @@ class FrameDeadline:
         """Start the timer of an unfinished frame. Stop it after progress or at the end of the frame."""
         if self._timer is not None and (moved or not begun):
             self._timer.cancel()
-            self._timer = None
+            self._timer, self.is_running = None, False
         if begun and self._timer is None and connection.is_open:
             self._drained_bytes = connection.bytes_drained
             self._timer = self._loop.call_later(self._deadline_s, self._expire, connection)
+            self.is_running = True
 
     def _expire(self, connection: FrameSender) -> None:
         """Close the connection, unless its bytes are unread only because the peer still reads answers."""
-        self._timer = None
+        self._timer, self.is_running = None, False
         if connection.is_stalled and connection.bytes_drained > self._drained_bytes:
             self.watch(connection, begun=True, moved=False)
             return

@@ -16,23 +16,19 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from wheelmq.formats.disk.message import Host
-from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, FrameError
+from wheelmq.formats.wire.frame import FrameError
 from wheelmq.net.answer_writer import AnswerWriter
 from wheelmq.net.core import Core
 from wheelmq.net.frame_deadline import FrameDeadline
 from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
 from wheelmq.net.memory_guard import MemoryGuard
+from wheelmq.net.receive_buffer import ReceiveBuffer
 from wheelmq.net.round_robin import RoundRobin
 from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 << 10
-SMALL_BYTES = 16 << 10
-"""A shorter unfinished frame is copied to the front of the server's buffer for the next read. A longer one has its
-own."""
-ROOM_BYTES = 4096
-"""Free bytes that a read needs."""
 FAILED_TICK_MS = 100
 SAME_ALARM_S = 0.001
 """An alarm stays if the next tick is due within this time after it: a core computes times to the millisecond."""
@@ -44,11 +40,7 @@ T = TypeVar("T")
 class ServerConnection(asyncio.BufferedProtocol):
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._rest: bytearray | None = None
-        """The bytes of an unfinished frame, with free room if the frame is large."""
-        self._filled = 0
-        """Filled bytes of `_rest`, or of the server's buffer while that is served."""
-        self._is_large = False
+        self._received = ReceiveBuffer(server.buffer)
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._writer: AnswerWriter | None = None
@@ -61,7 +53,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._turn_ends_s, self._turn_bytes_max = 0.0, 0
         """End of the connection's turn: its time, and its number of queued bytes."""
         self._is_busy = False
-        """Whether its last turn left whole requests unserved. They are in `_rest` until its next turn."""
+        """Whether its last turn left whole requests unserved. They are in `_received` until its next turn."""
         self._has_moved = True
         """Whether bytes arrived since the last idle check."""
         self._drained_bytes = 0
@@ -94,24 +86,20 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.rest()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        rest = self._rest
-        if rest is None:
-            return self._server.buffer
-        if not self._is_large:
-            self._server.buffer[: self._filled] = rest
-            return self._server.buffer[self._filled :]
-        if len(rest) - self._filled < ROOM_BYTES:
-            rest = self._grow(rest)
-        return memoryview(rest)[self._filled :]
+        received = self._received
+        held = received.bytes_held
+        room = received.room()
+        if received.bytes_held != held:
+            self._server.memory_guard.charge(received.bytes_held - held)
+        return room
 
     def buffer_updated(self, nbytes: int) -> None:
         self._has_moved = True
-        self._filled += nbytes
-        self._serve(self._server.buffer if self._rest is None or not self._is_large else memoryview(self._rest))
+        self._serve(self._received.add(nbytes))
 
     def _serve(self, view: memoryview) -> None:
-        """Serve the whole frames in view[:filled] in a turn. Keep the rest."""
-        server = self._server
+        """Serve the whole frames of `view`, which begins with all unserved bytes, in a turn. Keep the rest."""
+        server, received = self._server, self._received
         server.schedule_round()
         taken = 0
         must_wait = self._is_busy and server.round_robin.is_round_over
@@ -119,7 +107,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._turn_ends_s, bytes_max = server.round_robin.begin()
             self._turn_bytes_max = self._queued_bytes + bytes_max
             try:
-                taken = server.core.receive(self, view, self._filled)
+                taken = server.core.receive(self, view, received.filled)
             except Exception as error:
                 if isinstance(error, FrameError):
                     server.log.log(logging.INFO, "frame", "closing %s: %s", self.peer, str(error)[:200])
@@ -128,10 +116,23 @@ class ServerConnection(asyncio.BufferedProtocol):
                 server.bad_frames += 1
                 self.close()
                 return
-            left = taken < self._filled and self.must_wait
-            self._is_busy = must_wait = left and _holds_frame(view[taken : self._filled])
-        self._keep(view, taken)
-        self._frame_deadline.watch(self, begun=self._filled > 0 and not must_wait, moved=taken > 0)
+            left = taken < received.filled and self.must_wait
+            self._is_busy = must_wait = left and received.holds_frame(view, taken)
+        held, was_large = received.bytes_held, received.is_large
+        if self.is_open:
+            received.keep(view, taken)
+        else:
+            received.clear()
+        if received.bytes_held != held:
+            server.memory_guard.charge(received.bytes_held - held)
+        if received.is_large:
+            if taken or not was_large:
+                server.memory_guard.begin_frame(self)
+        elif was_large:
+            server.memory_guard.end_frame(self)
+        begun = received.filled > 0 and not must_wait
+        if begun != self._frame_deadline.is_running or (begun and taken):
+            self._frame_deadline.watch(self, begun=begun, moved=taken > 0)
         if must_wait:
             server.round_robin.postpone(self)
         if must_wait or self.is_full:
@@ -166,7 +167,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         if self.is_full:
-            self._frame_deadline.watch(self, begun=self._filled > 0, moved=False)
+            self._frame_deadline.watch(self, begun=self._received.filled > 0, moved=False)
             return
         self.is_stalled = False
         self._transport.resume_reading()
@@ -175,8 +176,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _serve_rest(self) -> None:
         if self.is_open and not self.is_stalled:
             self._server.schedule_tick()
-            if self._rest is not None:
-                self._serve(memoryview(self._rest))
+            view = self._received.kept()
+            if view is not None:
+                self._serve(view)
 
     def eof_received(self) -> bool:
         return False
@@ -188,7 +190,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._frame_deadline.watch(self, begun=False, moved=True)
         if self._close_timer is not None:
             self._close_timer.cancel()
-        self._hold(None)
+        self._drop_received()
         self._server.round_robin.forget(self)
         if self in self._server.connections:
             self._server.connections.discard(self)
@@ -232,7 +234,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.is_open and self._transport is not None:
             self.flush()
             self.is_open = False
-            self._hold(None)
+            self._drop_received()
             self._transport.close()
             self._close_timer = self._server.loop.call_later(self._server.limits.close_s, self._transport.abort)
 
@@ -249,49 +251,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.is_open = False
         self._out.clear()
         self._queued_bytes = 0
-        self._hold(None)
+        self._drop_received()
         if self._transport is not None:
             self._transport.abort()
 
-    # The buffer ----------------------------------------------------------------------------------------------------
+    def _drop_received(self) -> None:
+        """Drop the unserved requests of a connection that closes."""
+        held = self._received.bytes_held
+        self._received.clear()
+        self._server.memory_guard.end_frame(self)
+        if held:
+            self._server.memory_guard.charge(-held)
 
-    def _keep(self, view: memoryview, taken: int) -> None:
-        """Keep the unserved bytes view[taken:filled]."""
-        left = self._filled - taken
-        if self._is_large and not taken:
-            return  # `_rest` holds more of the frame that it was created for
-        if not self.is_open or not left:
-            if self._rest is not None:
-                self._hold(None)
-            self._filled = 0
-            return
-        if left <= SMALL_BYTES:
-            self._hold(bytearray(view[taken : taken + left]))
-        else:
-            large = bytearray(max(left, min(_frame_bytes(view[taken : taken + 4]), 2 * left)))
-            large[:left] = view[taken : taken + left]
-            self._hold(large, is_large=True)
-            self._server.memory_guard.begin_frame(self)
-        self._filled = left
-
-    def _grow(self, rest: bytearray) -> bytearray:
-        """Return a larger buffer for the frame: twice the received bytes, but at most the size of the frame."""
-        wanted = min(_frame_bytes(rest[:4]), 2 * self._filled)
-        large = bytearray(max(wanted, self._filled + ROOM_BYTES))
-        large[: self._filled] = rest[: self._filled]
-        self._hold(large, is_large=True)
-        return large
-
-    def _hold(self, rest: bytearray | None, *, is_large: bool = False) -> None:
-        """Replace the held bytes by `rest`."""
-        if self._is_large and not is_large:
-            self._server.memory_guard.end_frame(self)
-        change = (0 if rest is None else len(rest)) - (0 if self._rest is None else len(self._rest))
-        self._rest, self._is_large = rest, is_large
-        if rest is None:
-            self._filled = 0
-        if change:
-            self._server.memory_guard.charge(change)
+    # Bytes in memory, and time -------------------------------------------------------------------------------------
 
     @property
     def bytes_unread(self) -> int:
@@ -305,9 +277,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def bytes_held(self) -> int:
-        return self.bytes_unread + self._queued_bytes + (0 if self._rest is None else len(self._rest))
-
-    # Time ----------------------------------------------------------------------------------------------------------
+        return self.bytes_unread + self._queued_bytes + self._received.bytes_held
 
     def check_idle(self) -> bool:
         """Check for progress since the last check. Return whether the connection is idle.
@@ -322,18 +292,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._idle_looks += 1
         self._has_moved, self._drained_bytes = False, drained
         return self._idle_looks >= IDLE_LOOKS
-
-
-def _frame_bytes(prefix: memoryview | bytearray) -> int:
-    """Return the size of the frame that begins with `prefix`, with its length field."""
-    announced = int.from_bytes(prefix, "big", signed=True) if len(prefix) == 4 else 0
-    return min(max(announced, 0), FRAME_BYTES_MAX) + 4
-
-
-def _holds_frame(view: memoryview) -> bool:
-    """Return whether `view` begins with a whole frame, or with an invalid length."""
-    announced = int.from_bytes(view[:4], "big", signed=True)
-    return len(view) >= 4 and (announced <= len(view) - 4 or announced > FRAME_BYTES_MAX)
 
 
 class Server:

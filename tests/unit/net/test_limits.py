@@ -21,7 +21,8 @@ import uvloop
 from tests.unit.net.test_server import LIMIT_S, FakeCore, Peer, until
 from wheelmq.net import server as shell
 from wheelmq.net.limits import Limits
-from wheelmq.net.server import RECEIVE_BYTES, SMALL_BYTES, Server, ServerConnection
+from wheelmq.net.receive_buffer import SMALL_BYTES
+from wheelmq.net.server import RECEIVE_BYTES, Server, ServerConnection
 from wheelmq.system import open_files
 
 MIB = 1 << 20
