@@ -20,6 +20,7 @@ from wheelmq.formats.wire.frame import FrameError
 from wheelmq.net.answer_writer import AnswerWriter
 from wheelmq.net.core import Core
 from wheelmq.net.frame_deadline import FrameDeadline
+from wheelmq.net.idle_check import IdleCheck
 from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
 from wheelmq.net.memory_guard import MemoryGuard
 from wheelmq.net.receive_buffer import ReceiveBuffer
@@ -45,6 +46,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._writer: AnswerWriter | None = None
         self._frame_deadline = FrameDeadline(server.loop, server.limits.frame_deadline_s)
+        self._idle_check = IdleCheck()
         self._close_timer: asyncio.TimerHandle | None = None
         self._paused = False
         self.is_stalled = False
@@ -54,11 +56,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         """End of the connection's turn: its time, and its number of queued bytes."""
         self._is_busy = False
         """Whether its last turn left whole requests unserved. They are in `_received` until its next turn."""
-        self._has_moved = True
-        """Whether bytes arrived since the last idle check."""
-        self._drained_bytes = 0
-        """Bytes that had left at the last idle check."""
-        self._idle_looks = 0
         self.peer = Host(b"\0\0\0\0", 0)
         self.is_open = False
         self.sends = True
@@ -94,7 +91,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         return room
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._has_moved = True
         self._serve(self._received.add(nbytes))
 
     def _serve(self, view: memoryview) -> None:
@@ -284,14 +280,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
         A peer with unread answers must read them. Requests that it sends are no progress meanwhile.
         """
-        drained = self.bytes_drained
-        must_read = self.bytes_unread > 0
-        if drained != self._drained_bytes or (self._has_moved and not must_read):
-            self._idle_looks = 0
-        else:
-            self._idle_looks += 1
-        self._has_moved, self._drained_bytes = False, drained
-        return self._idle_looks >= IDLE_LOOKS
+        return self._idle_check.check(
+            bytes_received=self._received.bytes_received,
+            bytes_drained=self.bytes_drained,
+            must_read=self.bytes_unread > 0,
+        )
 
 
 class Server:
