@@ -27,6 +27,7 @@ from typing import Final
 import psutil
 from py4j.protocol import Py4JError
 
+from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.pipeline.broker_turns import POLL_S, BrokerTurns
 from wheelmq.pipeline.daemon import PRELOAD_VARIABLE
 from wheelmq.pipeline.ranges import TASKS_MAX
@@ -34,6 +35,7 @@ from wheelmq.pipeline.serving import Serving
 from wheelmq.pipeline.session import close_session, open_session, stand_back
 from wheelmq.pipeline.source import timer_source
 from wheelmq.pipeline.supervisor import HOLDER_VARIABLE
+from wheelmq.pipeline.turn_query import TurnQueries
 
 PRELOAD: Final = "wheelmq.pipeline.preload"
 BROKERS_EXPECTED: Final = 4
@@ -92,13 +94,12 @@ def run(options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
         source = timer_source(next(numbers))
         session.dataSource.register(source)
         turns = BrokerTurns(
-            session,
             broker,
-            options.name,
+            SyncConnection(broker),
+            TurnQueries(session, broker, source.name(), over_the_wire=options.over_the_wire).start,
             say,
-            source.name(),
+            name=options.name,
             holder_id=holder_id,
-            over_the_wire=options.over_the_wire,
         )
         turns.start()
         return turns

@@ -13,27 +13,18 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
-from wheelmq.net.sync_connection import SyncConnection
-from wheelmq.pipeline.session import scratch_checkpoint, start_turns
-from wheelmq.pipeline.source import AUTO, VIEW, WIRE
-from wheelmq.pipeline.turn import Turn, uploaded
 from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
@@ -55,36 +46,66 @@ LEFT_BEHIND_MAX: Final = 3
 Say = Callable[..., None]
 
 
+class Link(Protocol):
+    """A connection to the broker."""
+
+    def call(self, command: Command) -> Command:
+        """Return the answer, with any code. Raises CallError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RunningQuery(Protocol):
+    """A query that does turns."""
+
+    @property
+    def is_active(self) -> bool: ...
+
+    def problem(self) -> str:
+        """Return the problem that ended the query."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the query. Raises Py4JError when it does not stop."""
+        ...
+
+    def remove_checkpoint(self) -> None:
+        """Remove the files of a query that ended."""
+        ...
+
+
+StartQuery = Callable[[bytes, Callable[[str], None]], RunningQuery]
+"""Starts a query under a lease, given as the broker's answer. The query calls the function after each turn."""
+
+
 class BrokerTurns:
     """Keeps a query running for one broker. After a `failure`, which ends its thread, the whole driver must end."""
 
     def __init__(
         self,
-        session: SparkSession,
         broker: str,
-        name: str,
+        link: Link,
+        start_query: StartQuery,
         say: Say,
-        source: str,
         *,
+        name: str,
         holder_id: str,
-        over_the_wire: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.broker = broker
         self.has_turned = False
         self.failure: BaseException | None = None
-        self.answered_s = time.monotonic()
+        self.answered_s = now_s()
         """Time of the broker's last answer."""
-        self._session = session
+        self._now_s = now_s
+        self._link = link
+        self._start_query = start_query
         self._name = name
         self._holder_id = holder_id
         """Secret: a holder with this id may open the lease again before it lapses."""
         self._say = say
-        self._source = source
-        """Name of the data source registered for this broker."""
-        self._over_the_wire = over_the_wire
-        self._link = SyncConnection(broker)
-        self._query: StreamingQuery | None = None
-        self._checkpoint: Path | None = None
+        self._query: RunningQuery | None = None
         self._query_has_turned = False
         self._epoch = 0
         self._renewed_s = 0.0
@@ -111,7 +132,7 @@ class BrokerTurns:
     def _run(self) -> None:
         try:
             while not self._stopping.wait(POLL_S):
-                self._step()
+                self.step()
             if self._query is not None:
                 self._query.stop()
         except BaseException as error:
@@ -119,14 +140,14 @@ class BrokerTurns:
         finally:
             self._link.close()
 
-    def _step(self) -> None:
+    def step(self) -> None:
         """Start the query if there is none, renew the lease, and check whether the query has ended or hangs."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         if self._query is None:
             if now_s >= self._next_try_s:
                 self._start(now_s)
-        elif not self._query.isActive:
-            self._ended(self._query, _first_line(self._query.exception()))
+        elif not self._query.is_active:
+            self._end(self._query, self._query.problem())
         elif now_s >= self._next_renewal_s:
             self._next_renewal_s = now_s + RENEW_S
             self._renew(self._query, now_s)
@@ -146,24 +167,11 @@ class BrokerTurns:
         self._epoch = int(terms["epoch"])
         self._renewed_s = now_s
         reach("driver.opened")
-        rows = (
-            self._session.readStream.format(self._source)
-            .option("broker", self.broker)
-            .option("terms", bytes(answer.body).decode())
-            .option(VIEW, WIRE if self._over_the_wire else AUTO)
-            .load()
-        )
         self._query_has_turned = False
-        self._checkpoint = scratch_checkpoint()
-        self._query = start_turns(
-            uploaded(rows, self.broker, terms),
-            Turn(self.broker, self._epoch, self._turned),
-            self._checkpoint,
-            name=f"timers of {terms['broker']}, epoch {self._epoch}",
-        )
+        self._query = self._start_query(bytes(answer.body), self._note_turn)
         self._say("turning", broker=self.broker, epoch=self._epoch)
 
-    def _renew(self, query: StreamingQuery, now_s: float) -> None:
+    def _renew(self, query: RunningQuery, now_s: float) -> None:
         """Renew the lease. Stop the query when the lease is over, or when its turns are silent for too long."""
         try:
             answer = self._ask(RequestCode.WMQ_PIPELINE_RENEW, epoch=self._epoch)
@@ -184,7 +192,7 @@ class BrokerTurns:
         least_s = QUIET_S if self._query_has_turned else QUIET_NEW_S if self.has_turned else QUIET_FIRST_S
         return least_s * (1 << min(self._given_up, QUIET_DOUBLINGS_MAX))
 
-    def _give_up(self, query: StreamingQuery, why: str) -> None:
+    def _give_up(self, query: RunningQuery, why: str) -> None:
         """Stop a query that may hang. Its tasks are killed with their workers.
 
         Raises RuntimeError when more than LEFT_BEHIND_MAX queries do not stop.
@@ -196,28 +204,22 @@ class BrokerTurns:
             log.warning("a query of %s did not stop: %s", self.broker, problem)
             if self._left_behind > LEFT_BEHIND_MAX:
                 raise RuntimeError(f"{self._left_behind} queries of {self.broker} hang and cannot be stopped") from None
-        self._ended(query, f"stopped: {why}")
+        self._end(query, f"stopped: {why}")
 
-    def _ended(self, query: StreamingQuery, why: str) -> None:
+    def _end(self, query: RunningQuery, why: str) -> None:
+        """Report the end of the query. The next step starts another one."""
         self._query = None
-        if self._checkpoint is not None:
-            shutil.rmtree(self._checkpoint, ignore_errors=True)  # no query reads it again
+        query.remove_checkpoint()
         self._say("query ended", broker=self.broker, epoch=self._epoch, why=why)
 
-    def _turned(self, text: str) -> None:
+    def _note_turn(self, text: str) -> None:
         self.has_turned = self._query_has_turned = True
         self._given_up = 0
         log.info("%s: %s", self.broker, text)
 
     def _ask(self, code: RequestCode, **fields: object) -> Command:
         answer = self._link.call(Command(code=code, ext=headers.texts(**fields)))
-        self.answered_s = time.monotonic()
+        self.answered_s = self._now_s()
         if answer.code:
             raise Refused(answer)
         return answer
-
-
-def _first_line(error: StreamingQueryException | None) -> str:
-    lines = [line for line in str(error or "").splitlines() if line.strip()]
-    telling = [line for line in lines if "Refused" in line or "Error" in line]
-    return (telling or lines or [""])[-1][:500]

@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
 from wheelmq.broker.handlers.metrics import pipeline_metrics
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError
-from wheelmq.pipeline import broker_turns
-from wheelmq.pipeline.broker_turns import POLL_S, QUIET_S, RENEW_S, BrokerTurns
+from wheelmq.pipeline.broker_turns import LEFT_BEHIND_MAX, POLL_S, QUIET_S, RENEW_S, BrokerTurns
 from wheelmq.pipeline.progress import LOOK_S, Progress, answer_of
 from wheelmq.pipeline.session import SETTINGS
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.pipeline_model import PipelineModel
 
 
 class HangingQuery:
-    """A query that is active until it is stopped, and does nothing."""
+    """A query that is active until it is stopped, and does nothing. A test reports its turns by `turned`."""
 
-    def __init__(self) -> None:
-        self.isActive = True
+    def __init__(self, turned: Callable[[str], None]) -> None:
+        self.is_active = True
+        self.turned = turned
+        self.has_files = True
         self.while_it_stops: Callable[[], None] = lambda: None
+
+    def problem(self) -> str:
+        return "the query failed"
 
     def stop(self) -> None:
         self.while_it_stops()
-        self.isActive = False
+        self.is_active = False
+
+    def remove_checkpoint(self) -> None:
+        self.has_files = False
 
 
 class Wire:
@@ -44,46 +50,58 @@ class Wire:
             raise CallError("nobody answers")
         return self._harness.ask(command)
 
+    def close(self) -> None:
+        """Do nothing."""
+
 
 class Driver:
-    """The turns for the broker of a harness, in a step in which only the query is fake."""
+    """The turns for the broker of a harness. Only their queries are fake."""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self.said: list[dict[str, Any]] = []
-        self.query = HangingQuery()
         self.wire = Wire(harness)
+        self.queries: list[HangingQuery] = []
         self._harness = harness
         self._turns = BrokerTurns(
-            cast(Any, None),
             "broker",
-            "driver",
-            lambda what, **more: self.said.append(more),
-            "source",
+            self.wire,
+            self._start_query,
+            lambda what, **more: self.said.append({"what": what} | more),
+            name="driver",
             holder_id="id of driver",
+            now_s=harness.clock.monotonic,
         )
-        turns = cast(Any, self._turns)
-        turns._link, turns._query = self.wire, self.query
-        turns._epoch = PipelineModel(harness, "driver").open()
-        turns._renewed_s = harness.clock.monotonic()
+        self.step()
+
+    def _start_query(self, lease: bytes, turned: Callable[[str], None]) -> HangingQuery:
+        self.queries.append(HangingQuery(turned))
+        return self.query
+
+    @property
+    def query(self) -> HangingQuery:
+        """The last query that was started."""
+        return self.queries[-1]
+
+    def step(self) -> None:
+        self._turns.step()
 
     def turned(self) -> None:
         """Report that the query has committed a turn."""
-        self._turns._turned("turn 1")
+        self.query.turned("turn 1")
 
     def stopped_after(self, most_s: float) -> float | None:
         """Let time pass until the query is stopped. Returns the seconds, or None after `most_s` without a stop."""
         began_s = self._harness.clock.monotonic()
         while self._harness.clock.monotonic() - began_s <= most_s:
-            self._turns._step()
-            if not self.query.isActive:
+            self.step()
+            if not self.query.is_active:
                 return self._harness.clock.monotonic() - began_s
             self._harness.clock.advance(100)
         return None
 
 
 @pytest.fixture
-def driver(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    monkeypatch.setattr(broker_turns, "time", SimpleNamespace(monotonic=harness.clock.monotonic))
+def driver(harness: BrokerHarness) -> Driver:
     return Driver(harness)
 
 
@@ -125,6 +143,36 @@ def test_a_broker_that_is_away_for_a_moment_stops_no_query(driver: Driver) -> No
         assert driver.stopped_after(RENEW_S) is None
 
 
+def test_a_query_that_ended_is_replaced_under_another_lease(driver: Driver) -> None:
+    driver.query.is_active = False
+    driver.step()
+    assert driver.said[-1]["what"] == "query ended" and driver.said[-1]["why"] == "the query failed"
+    assert not driver.query.has_files
+    driver.step()
+    assert [one.is_active for one in driver.queries] == [False, True]
+    opened = [event["epoch"] for event in driver.said if event["what"] == "turning"]
+    assert len(opened) == 2 and opened[0] < opened[1]
+
+
+def test_the_driver_ends_after_too_many_queries_that_do_not_stop(driver: Driver, harness: BrokerHarness) -> None:
+    def hang() -> None:
+        raise Py4JError("no answer")
+
+    for _ in range(LEFT_BEHIND_MAX):
+        driver.query.while_it_stops = hang
+        lose_to_another(harness)
+        while driver.said[-1]["what"] != "query ended":
+            harness.clock.advance(100)
+            driver.step()
+        driver.step()
+        assert driver.said[-1]["what"] == "turning"
+    driver.query.while_it_stops = hang
+    lose_to_another(harness)
+    harness.clock.advance(round(1000 * RENEW_S))
+    with pytest.raises(RuntimeError, match="hang and cannot be stopped"):
+        driver.step()
+
+
 STOP_S = float(SETTINGS["spark.sql.streaming.stopTimeout"].removesuffix("s"))
 ANSWER_S = 0.01
 """Time that a broker takes to answer the supervisor. Checks are a little more than LOOK_S apart."""
@@ -151,13 +199,13 @@ def test_a_query_may_stop_slowly_after_a_restart_of_its_broker(harness: BrokerHa
 
     driver.turned()
     driver.query.while_it_stops = stop
-    driver._turns._step()  # renews the lease: the next renewal is RENEW_S away, the worst case
+    driver.step()  # renews the lease: the next renewal is RENEW_S away, the worst case
     restart(harness)
-    while driver.query.isActive:
+    while driver.query.is_active:
         check_progress()
         clock.advance(10)
         if round(clock.monotonic() * 1000) % round(1000 * POLL_S) == 0:
-            driver._turns._step()
+            driver.step()
     turning.clear()  # as the supervisor does once the driver has reported the end of the query
     check_progress()
     assert len(verdicts) > STOP_S / LOOK_S and set(verdicts) == {None}

@@ -1,0 +1,77 @@
+"""The Spark queries that do the turns of one broker. Each query has one lease and its own scratch checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from wheelmq.pipeline.session import scratch_checkpoint, start_turns
+from wheelmq.pipeline.source import AUTO, VIEW, WIRE
+from wheelmq.pipeline.turn import Turn, uploaded
+
+
+class TurnQuery:
+    """A query that was started."""
+
+    def __init__(self, query: StreamingQuery, checkpoint: Path) -> None:
+        self._query = query
+        self._checkpoint = checkpoint
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self._query.isActive)
+
+    def problem(self) -> str:
+        """Return the line of the query's exception that names the problem; an empty text if there is none."""
+        return _first_line(self._query.exception())
+
+    def stop(self) -> None:
+        """Stop the query. Raises Py4JError when it does not stop."""
+        self._query.stop()
+
+    def remove_checkpoint(self) -> None:
+        """Remove the files of a query that ended. No query reads them again."""
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+
+class TurnQueries:
+    """Starts the queries of one broker, whose data source is registered as `source`."""
+
+    def __init__(self, session: SparkSession, broker: str, source: str, *, over_the_wire: bool = False) -> None:
+        self._session = session
+        self._broker = broker
+        self._source = source
+        self._over_the_wire = over_the_wire
+
+    def start(self, lease: bytes, turned: Callable[[str], None]) -> TurnQuery:
+        """Start a query under a lease, given as the broker's answer. It calls `turned` after each committed turn."""
+        terms: dict[str, Any] = msgspec.json.decode(lease)
+        epoch = int(terms["epoch"])
+        rows = (
+            self._session.readStream.format(self._source)
+            .option("broker", self._broker)
+            .option("terms", lease.decode())
+            .option(VIEW, WIRE if self._over_the_wire else AUTO)
+            .load()
+        )
+        checkpoint = scratch_checkpoint()
+        query = start_turns(
+            uploaded(rows, self._broker, terms),
+            Turn(self._broker, epoch, turned),
+            checkpoint,
+            name=f"timers of {terms['broker']}, epoch {epoch}",
+        )
+        return TurnQuery(query, checkpoint)
+
+
+def _first_line(error: StreamingQueryException | None) -> str:
+    lines = [line for line in str(error or "").splitlines() if line.strip()]
+    telling = [line for line in lines if "Refused" in line or "Error" in line]
+    return (telling or lines or [""])[-1][:500]
