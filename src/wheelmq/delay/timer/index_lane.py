@@ -55,7 +55,7 @@ class IndexLane:
         timer = self._timer
         assert timer.turns.plan is None and self._plan is None
         assert timer.log.synced == timer.log.end
-        timer.indexed_to = timer.queue.skip_blanks(QueueOffset(timer.indexed_to))
+        timer.skip_blanks()
         first, durable_end = timer.indexed_to, timer.durable_queue_end(durable)
         if first == durable_end:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wheelmq.delay.timer import staging
+from wheelmq.delay.timer.planning import apply_turn
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Proposal, TurnPlan
@@ -34,4 +35,4 @@ def index_rows(view: ReadView, plan: TurnPlan, roll_window_ms: int, precision_ms
 def apply_index(timer: Timer, plan: TurnPlan, rows: TurnRows, *, by: str = "pipeline") -> None:
     """Commit the rows as a turn. `by` names the counter of armed messages. Raises DiskFull with nothing changed."""
     timer.turns.begin(plan)
-    timer.apply(Proposal(plan, [rows], []), by=by)
+    apply_turn(timer, Proposal(plan, [rows], []), by=by)

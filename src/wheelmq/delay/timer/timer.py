@@ -10,19 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
-from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import Armed
 from wheelmq.delay.notes import Notes
 from wheelmq.delay.pending import PendingTable
 from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
-from wheelmq.delay.timer.rows import near_refs, units_of
 from wheelmq.delay.timer.scans import SlotScans
-from wheelmq.delay.timer.turns import BlockWindow, Proposal, TurnPlan, Turns
+from wheelmq.delay.timer.turns import Turns
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.origin import TIMER_STREAM, Stream, timer_origin
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
@@ -31,7 +26,6 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.store import Store
-from wheelmq.system.failpoint import reach
 
 INDEX_ROWS_MAX = 100_000
 
@@ -91,40 +85,16 @@ class Timer:
         self.settings = replace(self.settings, stops_enqueue=stops)
         self.pending.notes.hold(TIMER_STREAM if stops else None)
 
-    # Turns --------------------------------------------------------------------------------------------------------
+    # The index ----------------------------------------------------------------------------------------------------
 
-    def make_plan(
-        self, broker: str, now_ms: Millis, durable: LogPosition, blocks: BlockWindow | None = None
-    ) -> TurnPlan | None:
-        """Create the plan of the next turn over the part of the log up to `durable`, which is on disk.
-
-        The scan begins where the broker's own scan ended, if that is later than S. Returns None for an empty plan.
-        """
-        walk = self.scans.next_walk(now_ms)
-        indexes = self.wheel_has_room(now_ms) and not self.settings.stops_enqueue
+    def skip_blanks(self) -> None:
+        """Move E over blanks of the timer queue."""
         self.indexed_to = self.queue.skip_blanks(QueueOffset(self.indexed_to))
-        index_to = self.durable_queue_end(durable) if indexes else self.indexed_to
-        queues = self.pending.levels.ranges(now_ms, self.scans.lead_end_ms(now_ms), durable)
-        if index_to == self.indexed_to and not walk.rows and not queues and blocks is None:
-            return None
-        plan = TurnPlan(
-            broker=broker,
-            epoch=self.turns.epoch,
-            turn=self.turns.turn + 1,
-            write_ms=self.wheel.floor_slot(now_ms),
-            index_from=self.indexed_to,
-            index_to=index_to,
-            walk_after_ms=self.scans.walked_through_ms,
-            walk_through_ms=walk.through_ms,
-            walk_rows=walk.rows,
-            timer_log_end=self.log.synced,
-            now_ms=now_ms,
-            queues=queues,
-            blocks=blocks,
-        )
-        assert self.log.synced == self.log.end and self.log.files.synced(plan.timer_log_end)
-        self.turns.begin(plan)
-        return plan
+
+    def note_indexed(self, end: int) -> None:
+        """Move E to `end`, because the messages before it have units. Their notes are not needed any more."""
+        self.indexed_to = end
+        self.pending.notes.drop_below(timer_origin(end))
 
     def wheel_has_room(self, now_ms: Millis) -> bool:
         """Return whether a message indexed now cannot take the place of a slot that was not scanned."""
@@ -147,34 +117,6 @@ class Timer:
             if whole < len(units):
                 break
         return end
-
-    def walk_units(self, plan: TurnPlan) -> npt.NDArray[np.int32]:
-        """Return the number of units in each slot that `plan` scans."""
-        return self.wheel.units_between(plan.walk_after_ms, plan.walk_through_ms)
-
-    def apply(self, proposal: Proposal, *, by: str = "pipeline") -> None:
-        """Commit a checked turn in one tick: units and slots first, then arm, then E, S, levels and turn.
-
-        `by` names the counter of the armed messages. Raises DiskFull with nothing changed.
-        """
-        plan = proposal.plan
-        reach("commit.before")
-        self.log.make_room(sum(map(len, proposal.index_parts)))
-        for rows in proposal.index_parts:
-            self.log.append(*units_of(rows, plan.write_ms), self.wheel)
-        reach("commit.units")
-        self.scans.walk_to(plan.walk_through_ms)
-        through_ms = max(plan.walk_through_ms, self.scans.scanning_through_ms)
-        for rows in (*proposal.walk_parts, *proposal.index_parts):
-            near = near_refs(rows, through_ms + self.settings.precision_ms, through_ms, self.wheel)
-            self.pending.arm(near, enqueue_ms=plan.write_ms, by=by)
-        for rows in proposal.queue_parts:
-            self.pending.arm(near_refs(rows, ref.FAR_MS, through_ms, self.wheel), enqueue_ms=plan.write_ms, by=by)
-        self.pending.levels.advance(plan.queues)
-        self.indexed_to = plan.index_to
-        self.pending.notes.drop_below(timer_origin(plan.index_to))
-        self.turns.finish()
-        reach("commit.armed")
 
     def needed_from(self) -> LogPosition:
         """Return the position of the first record that the timer may still read: one not settled, or not indexed."""
