@@ -121,7 +121,7 @@ class TurnCoordinator:
         self._must_go_on()
         turns = self._timer.turns
         if turns.epoch < EPOCHS_FROM:
-            turns.epoch = self._broker.randomness.randrange(1, 1 << 30) * EPOCHS_FROM
+            turns.resume(self._broker.randomness.randrange(1, 1 << 30) * EPOCHS_FROM, turns.turn)
         try:
             epoch = turns.open(holder, self._broker.now_monotonic_ms())
         except LeaseHeld as held:

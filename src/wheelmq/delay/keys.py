@@ -44,6 +44,10 @@ class ParkedKeys:
         self._fresh: deque[tuple[LogPosition, KeyIndex]] = deque()
         """Tables of messages in the log, oldest first, each with a log position after all its messages."""
 
+    def use_index(self, index: MessageIndex | None) -> None:
+        """Find messages in the log by `index` from now on. No key of such a message has been added."""
+        self.index = index
+
     def hashes(self) -> Origins:
         """Return all hashes of the table of messages that are not in the log."""
         return self._table.hashes()

@@ -31,7 +31,6 @@ from wheelmq.delay.timer.mark import Mark, check_is_apaches, load_check
 from wheelmq.delay.timer.rows import out_of_reach
 from wheelmq.delay.timer.snapshot import load_done, save_done
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.delay.timer.turns import Turns
 from wheelmq.delay.timer.unread_records import RecordUnits
 from wheelmq.formats.disk.origin import (
     INDEX_MASK,
@@ -50,6 +49,7 @@ from wheelmq.formats.disk.snapshot import IndexedTimers, Snapshot
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import NEVER_MS, LogPosition, QueueOffset
 from wheelmq.formats.wire.bodies import DataVersion
+from wheelmq.store.index import MessageIndex
 from wheelmq.store.recovery import CHUNK_ROWS, InternedNames, LogDamaged, LogScan, Rows, log_damaged
 from wheelmq.store.snapshot import disagreement, load_snapshot
 from wheelmq.system.failpoint import reach
@@ -85,7 +85,8 @@ class TimerRecovery:
         """The deleted blocks that the snapshot names."""
         self._rows_max = 2 * CHUNK_ROWS
         """When the chunks have more rows than this, the rows that were settled meanwhile are dropped."""
-        timer.done_position, settled = load_done(timer.store.disk, timer.store.paths)
+        position, settled = load_done(timer.store.disk, timer.store.paths)
+        timer.note_done_saved(position)
         timer.pending.done.add_packed(settled)
 
     def on_rows(self, rows: Rows, names: InternedNames) -> None:
@@ -232,9 +233,13 @@ class TimerRecovery:
         joined = np.concatenate((pending, read[~timer.pending.done.get(read[:, _ORIGIN])]))
         return joined[np.argsort(joined[:, _ORIGIN], kind="stable")]
 
-    def finish(self) -> None:
-        """Prepare the timer: done bits, wheel, armed references, notes, keys, counts. Raises SnapshotWrong."""
+    def finish(self, index: MessageIndex | None) -> None:
+        """Prepare the timer: done bits, wheel, armed references, notes, keys, counts. Raises SnapshotWrong.
+
+        From now on, `index` finds the messages in the log by their keys.
+        """
         timer = self._timer
+        timer.pending.keys.use_index(index)
         timer.pending.levels.open_all()
         known = timer.mark_file.load()
         is_adopted = known is None or check_is_apaches(timer.store.disk, timer.store.paths)
@@ -252,15 +257,15 @@ class TimerRecovery:
         timer.pending.done.update(pending[out, _ORIGIN])
         pending, in_level = _without(pending, out), in_level[~out]
         mark = self._start_from(known, is_adopted=is_adopted)
-        timer.turns = Turns(mark.epoch + 1, mark.turn)
-        timer.indexed_to = mark.queue_offset
+        timer.turns.resume(mark.epoch + 1, mark.turn)
+        timer.index_from(mark.queue_offset)
         timer.log.rebuild(timer.wheel, mark.timer_log_position)
         if not self._is_sound():
             log.error(
                 "timer: the timer log has units of messages that are not in the timer queue: all messages are "
                 "indexed again"
             )
-            timer.indexed_to = timer.queue.skip_blanks(timer.queue.start)
+            timer.index_from(timer.queue.skip_blanks(timer.queue.start))
             timer.log.rebuild(timer.wheel, timer.log.files.start)
         reach("recover.rebuilt")
         timer.scans.walk_to(timer.scans.lead_end_ms(timer.store.clock.now_ms()))
@@ -386,7 +391,7 @@ class TimerRecovery:
         timer, store = self._timer, self._timer.store
         store.flush()
         save_done(store.disk, store.paths, timer.pending.done, timer.ends(), store.log.synced)
-        timer.done_position = store.log.synced
+        timer.note_done_saved(store.log.synced)
 
     def _obey(self, positions: npt.NDArray[np.int64], pending: npt.NDArray[np.int64]) -> None:
         """Apply the cancels at `positions`, which Apache RocketMQ wrote.
@@ -424,7 +429,7 @@ class TimerRecovery:
         units = RecordUnits.of(timer.log, np.sort(pending[:, _POSITION]), timer.log.end)
         lost = ~units.newest_of(pending[:, _POSITION])[1]
         if lost.any():
-            timer.indexed_to = origin_index(Origin(int(pending[lost, _ORIGIN].min())))
+            timer.index_from(origin_index(Origin(int(pending[lost, _ORIGIN].min()))))
             log.error(
                 "timer: %d pending messages have no unit in the timer log: messages from queue offset %d on are "
                 "indexed again",

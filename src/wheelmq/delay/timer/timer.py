@@ -85,7 +85,15 @@ class Timer:
         self.settings = replace(self.settings, stops_enqueue=stops)
         self.pending.notes.hold(TIMER_STREAM if stops else None)
 
+    def note_done_saved(self, position: LogPosition) -> None:
+        """Note P: a snapshot of the done bits for the log up to `position` is on disk."""
+        self.done_position = position
+
     # The index ----------------------------------------------------------------------------------------------------
+
+    def index_from(self, first: int) -> None:
+        """Set E at a start: the messages of the timer queue from `first` on are to be indexed."""
+        self.indexed_to = first
 
     def skip_blanks(self) -> None:
         """Move E over blanks of the timer queue."""

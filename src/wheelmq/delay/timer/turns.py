@@ -133,6 +133,10 @@ class Turns:
         self._uploads: dict[tuple[str, int, int], _Upload] = {}
         self._upload_bytes = 0
 
+    def resume(self, epoch: int, turn: int) -> None:
+        """Continue from `epoch`, and from `turn` committed turns."""
+        self.epoch, self.turn = epoch, turn
+
     @property
     def holder(self) -> str | None:
         """Name of the pipeline that holds the lease, or held the last one."""

@@ -91,6 +91,11 @@ class TestLease:
         assert [turns.open(P, 0), turns.open(P, 10)] == [5, 6]
         assert turns.holder == "p"
 
+    def test_a_start_resumes_the_epoch(self) -> None:
+        turns = Turns(0, 0)
+        turns.resume(8, 3)
+        assert (turns.open(P, 0), turns.turn) == (9, 3)
+
     def test_another_pipeline_waits_until_the_lease_lapses(self) -> None:
         turns = Turns(0, 0)
         epoch = turns.open(P, 0)
