@@ -22,13 +22,12 @@ from wheelmq.delay.blocks.block import Block, Put
 from wheelmq.delay.blocks.blocks import Blocks, Removal
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.delay.blocks.records import UnitRecords
-from wheelmq.delay.blocks.row_check import check_rows
-from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts, entries_of
-from wheelmq.delay.timer.row_check import check_order
+from wheelmq.delay.blocks.row_check import check_window
+from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.scans import falls_short
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.delay.timer.turns import BlockWindow, TurnRejected
+from wheelmq.delay.timer.turns import BlockWindow
 from wheelmq.formats.disk.block import FLAG_LONG
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import (
@@ -44,7 +43,6 @@ from wheelmq.formats.disk.origin import (
 )
 from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
-from wheelmq.formats.disk.turn_row import KIND_BLOCKS
 from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
@@ -246,36 +244,7 @@ class BlockScheduler:
 
     def check(self, window: BlockWindow | None, parts: list[TurnRows]) -> None:
         """Check that each entry has the counted number of rows, and rows agree with units. Raises TurnRejected."""
-        for part in parts:
-            check_order(part, KIND_BLOCKS)
-        rows = np.concatenate(parts) if parts else None
-        if window is None or self._planned is None:
-            if rows is not None and len(rows):
-                raise TurnRejected(f"{KIND_BLOCKS}: received {len(rows)} rows, but the plan has none")
-            return
-        found: dict[int, Counts] = {}
-        entries = (window.through_ms - window.after_ms) // STEP_MS
-        for stream, mine in by_stream(rows["origin"]) if rows is not None else ():
-            assert rows is not None
-            places = entries_of(rows["fire_ms"][mine], window.after_ms)
-            if stream_kind(stream) != KIND_BLOCK or places.min() < 0 or places.max() >= entries:
-                raise TurnRejected(f"{KIND_BLOCKS}: the second or the block of a row is not in the plan")
-            if (np.diff(np.sort(rows["origin"][mine])) == 0).any():  # np.unique takes a second for a million
-                raise TurnRejected(f"{KIND_BLOCKS}: two rows have the same message")
-            found[stream_number(stream)] = np.bincount(places, minlength=entries)
-        if found.keys() != self._planned.keys():
-            raise TurnRejected(f"{KIND_BLOCKS}: the rows are of blocks {sorted(found)}, not {sorted(self._planned)}")
-        for number, counts in self._planned.items():
-            if not np.array_equal(counts, found[number]):
-                wrong = int(np.flatnonzero(counts != found[number])[0])
-                second_ms = window.after_ms + wrong * STEP_MS
-                raise TurnRejected(
-                    f"{KIND_BLOCKS}: second {second_ms} of block {number} has {counts[wrong]} messages, but "
-                    f"{found[number][wrong]} rows arrived"
-                )
-            block = self.blocks.get(number)
-            assert block is not None and rows is not None
-            check_rows(block, rows, self.wheel.counted_to(block))
+        check_window(window, self._planned, parts, self.blocks, self.wheel)
 
     def commit(self, window: BlockWindow | None, parts: list[TurnRows], write_ms: int) -> None:
         """Arm the rows of a checked window, and move S."""
