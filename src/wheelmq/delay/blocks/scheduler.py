@@ -21,7 +21,7 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay.blocks.block import Block, Put
 from wheelmq.delay.blocks.blocks import Blocks, Removal
 from wheelmq.delay.blocks.queue import Indices, Units
-from wheelmq.delay.blocks.records import UnitRecords
+from wheelmq.delay.blocks.recover import pending_of, settle_by_log
 from wheelmq.delay.blocks.row_check import check_window
 from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts
 from wheelmq.delay.timer.rows import TurnRows
@@ -38,13 +38,11 @@ from wheelmq.formats.disk.origin import (
     block_stream,
     by_stream,
     origin_of,
-    stream_kind,
     stream_number,
 )
 from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
 from wheelmq.formats.kernels import journal as row
-from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.journal import Rows
 from wheelmq.store.mapped import HeldFiles
@@ -280,39 +278,16 @@ class BlockScheduler:
         The timer must be ready. `gone` has the blocks that were gone before the scan, as from `Blocks.gone`. Raises
         LogDamaged, DiskFull.
         """
-        pending = self._pending
-        streams = [stream for stream in pending.done.streams() if stream_kind(stream) == KIND_BLOCK]
-        self.blocks.resume({stream_number(stream): pending.done.of(stream).ones() for stream in streams}, gone)
-        for number in self.blocks.gone():
-            pending.done.end(block_stream(number))
-        now_ms = self._store.clock.now_ms()
-        self.walked_ms = self._goal_ms(now_ms)
+        settle_by_log(self.blocks, self._pending.done, gone)
+        self.walked_ms = self._goal_ms(self._store.clock.now_ms())
         for block in self.blocks:
-            pending.done.update(block.queue.done() | origin_of(block_stream(block.number), 0))
-            records = UnitRecords(block.log.files, block.number)
-            for first, units in block.queue.chunks():
-                waits = ~pending.done.of(block_stream(block.number)).get(first + np.arange(len(units)))
-                self._find(block, records, first + np.flatnonzero(waits), units[waits])
+            for found in pending_of(self._store, block, self._pending):
+                self._waiting.update(found.real_queues.tolist())
+                near = found.units["due_ms"] <= self.walked_ms
+                self._arm(block, found.indices[near], found.units[near], by="recovery")
             if block.start_ms <= self.walked_ms < block.end_ms:
                 self.wheel.bring_in(block)
         reach("blocks.wheel")
-
-    def _find(self, block: Block, records: UnitRecords, indices: Indices, units: Units) -> None:
-        """Note pending messages, and arm those within the lead. A message whose record is damaged is set aside."""
-        pending = self._pending
-        rows = records.read(indices, units)
-        is_there = rows[:, col.SIZE] > 0
-        for index in indices[~is_there].tolist():
-            log.critical("%s: the message at index %d is set aside: its record is damaged", block.paths.folder, index)
-        origins = indices | origin_of(block_stream(block.number), 0)
-        pending.done.update(origins[~is_there])
-        rows, origins = rows[is_there], origins[is_there]
-        queues = self._store.queue_rows(rows[:, col.REAL_TOPIC], rows[:, col.REAL_QUEUE_ID], records.names)
-        pending.counts.add(queues)
-        self._waiting.update(queues.tolist())
-        pending.keys.add_elsewhere(rows[:, col.KEY_HASH], origins, pending.done)
-        near = units["due_ms"] <= self.walked_ms
-        self._arm(block, indices[near], units[near], by="recovery")
 
     @property
     def waiting(self) -> int:
