@@ -7,9 +7,8 @@ itself when no turn came in time.
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
@@ -23,6 +22,7 @@ from wheelmq.delay.blocks.blocks import Blocks, Removal
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.delay.blocks.recover import pending_of, settle_by_log
 from wheelmq.delay.blocks.row_check import check_window
+from wheelmq.delay.blocks.settlement import BlockSettlement
 from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.scans import falls_short
@@ -31,9 +31,6 @@ from wheelmq.delay.timer.turns import BlockWindow
 from wheelmq.formats.disk.block import FLAG_LONG
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import (
-    INDEX_MASK,
-    KIND_BLOCK,
-    KIND_SHIFT,
     Stream,
     block_stream,
     by_stream,
@@ -42,7 +39,6 @@ from wheelmq.formats.disk.origin import (
 )
 from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
-from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.journal import Rows
 from wheelmq.store.mapped import HeldFiles
@@ -55,14 +51,6 @@ NEAR_MS: Final = 1000
 """The tick arms messages that are due within this time and that no turn scanned."""
 ROWS_MAX: Final = 200_000
 """Limit of the rows that one turn scans, unless a single second has more."""
-
-
-class _Settled(NamedTuple):
-    """Origins that the records of one tick settle. The records are from log position `first` to `before`."""
-
-    first: LogPosition
-    before: LogPosition
-    origins: npt.NDArray[np.int64]
 
 
 class WalkedRecords(NamedTuple):
@@ -84,7 +72,7 @@ class BlockScheduler:
         self.wheel = BlockWheel()
         self.walked_ms = 0
         self._planned: dict[int, Counts] | None = None
-        self._settled: deque[_Settled] = deque()
+        self._settlement = BlockSettlement(blocks)
         self.flagged_to = self._store.log.start
         """Records before this log position settle only messages whose units are flagged on disk."""
         self.put_count = 0
@@ -196,13 +184,10 @@ class BlockScheduler:
 
     def take_settled(self, rows: Rows) -> None:
         """Note the messages of blocks that the journal's rows settle."""
-        is_mine = rows[:, row.SETTLES] >> KIND_SHIFT == KIND_BLOCK
-        mine = rows[is_mine, row.SETTLES]
-        if len(mine):
-            self._waiting.subtract(rows[is_mine, row.REAL_QUEUE].tolist())
-            self._pending.keys.drop_settled_elsewhere(len(mine), self.waiting, self._pending.done)
-            first = LogPosition(int(rows[0, row.POSITION]))
-            self._settled.append(_Settled(first, self._store.dispatched_to, mine))
+        real_queues = self._settlement.note(rows, self._store.dispatched_to)
+        if len(real_queues):
+            self._waiting.subtract(real_queues.tolist())
+            self._pending.keys.drop_settled_elsewhere(len(real_queues), self.waiting, self._pending.done)
 
     # Turns ---------------------------------------------------------------------------------------------------------
 
@@ -334,34 +319,7 @@ class BlockScheduler:
         Returns the log position up to which all settled messages are flagged. It is at most the position up to which
         queue units are written: the messages that later records settle are not noted yet.
         """
-        synced = min(self._store.log.synced, self._store.dispatched_to)
-        ready = list(itertools.takewhile(lambda one: one.before <= synced, self._settled))
-        if ready:
-            origins = np.concatenate([one.origins for one in ready])
-            ends = np.cumsum([len(one.origins) for one in ready])
-            count = int(np.searchsorted(ends, self._flag(origins, ends), "right"))
-            for _ in range(count):
-                self._settled.popleft()
-        return min(synced, self._settled[0].first) if self._settled else synced
-
-    def _flag(self, origins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> int:
-        """Flag messages at the front of `origins`, whose parts end at `ends`. Returns the number of messages.
-
-        Only parts whose messages are all on disk are flagged.
-        """
-        by_block: list[tuple[Block, npt.NDArray[np.intp]]] = []
-        is_late = np.zeros(len(origins), np.bool_)
-        for stream, mine in by_stream(origins):
-            block = self.blocks.get(stream_number(stream))
-            if block is not None:
-                places = np.arange(len(origins))[mine]
-                is_late[places] = origins[places] & INDEX_MASK >= block.durable
-                by_block.append((block, places))
-        count = int(is_late.argmax()) if is_late.any() else len(origins)
-        whole = int(ends[np.searchsorted(ends, count, "right") - 1]) if count >= ends[0] else 0
-        for block, places in by_block:
-            block.queue.flag_done(origins[places[places < whole]] & INDEX_MASK)
-        return whole
+        return self._settlement.flag(min(self._store.log.synced, self._store.dispatched_to))
 
     def _note_flagged(self, upto: LogPosition) -> None:
         """Note that the flags up to log position `upto` are on disk, unless a block's failed sync left some out."""
@@ -381,9 +339,7 @@ class BlockScheduler:
     def expire(self, now_ms: Millis) -> Iterator[tuple[Callable[[], None], Callable[[object], None]]]:
         """Yield the jobs that remove past blocks, each with the function that takes its result. Raises DiskFull."""
         done = self._pending.done
-        settled = [one.origins for one in self._settled]
-        settled.append(_settled_in_blocks(self._store.journal.rows()))  # settled, but noted only by the next dispatch
-        unflagged = {stream_number(stream) for origins in settled for stream, _ in by_stream(origins)}
+        unflagged = self._settlement.unflagged(self._store.journal.rows())
 
         def is_out(block: Block) -> bool:
             """Return whether all messages of the block are settled, and the settling records are on disk."""
@@ -406,12 +362,6 @@ class BlockScheduler:
 
 def _log_unwritten(error: Exception) -> None:
     log.error("units of blocks may not be on disk; the next start writes them again: %s", error)
-
-
-def _settled_in_blocks(rows: Rows) -> npt.NDArray[np.int64]:
-    settles = rows[:, row.SETTLES]
-    found: npt.NDArray[np.int64] = settles[settles >> KIND_SHIFT == KIND_BLOCK]
-    return found
 
 
 def _floor(time_ms: int) -> int:

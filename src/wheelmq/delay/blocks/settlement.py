@@ -1,0 +1,98 @@
+"""The messages of blocks that records of the commit log settle, until the units of these messages are flagged.
+
+The old files of the commit log are deleted while a block still exists. So a flag in the unit replaces the record. The
+flag is set once the record is on disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay.blocks.block import Block
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.done import Flags, Origins
+from wheelmq.delay.intake import Integers
+from wheelmq.formats.disk.origin import INDEX_MASK, KIND_BLOCK, KIND_SHIFT, by_stream, stream_number
+from wheelmq.formats.kernels import journal as row
+from wheelmq.formats.units import LogPosition
+from wheelmq.store.journal import Rows
+
+
+class _Settled(NamedTuple):
+    """Origins that the records of one tick settle. The records are from log position `first` to `before`."""
+
+    first: LogPosition
+    before: LogPosition
+    origins: Origins
+
+
+class BlockSettlement:
+    """The settled messages whose units are not flagged, in the order of the log."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        self._settled: deque[_Settled] = deque()
+
+    def note(self, rows: Rows, before: LogPosition) -> Integers:
+        """Note the messages of blocks that the journal's `rows` settle. Their records are before `before`.
+
+        Returns the rows of their real queues.
+        """
+        is_mine = _settle_in_blocks(rows)
+        origins = rows[is_mine, row.SETTLES]
+        if len(origins):
+            self._settled.append(_Settled(LogPosition(int(rows[0, row.POSITION])), before, origins))
+        real_queues: Integers = rows[is_mine, row.REAL_QUEUE]
+        return real_queues
+
+    def unflagged(self, running: Rows) -> set[int]:
+        """Return the numbers of blocks with settled messages that are not flagged.
+
+        `running` are the rows of the running tick. They settle messages too, but the next dispatch notes them.
+        """
+        settled = [*(one.origins for one in self._settled), running[_settle_in_blocks(running), row.SETTLES]]
+        return {stream_number(stream) for origins in settled for stream, _ in by_stream(origins)}
+
+    def flag(self, synced: LogPosition) -> LogPosition:
+        """Flag the messages that records before `synced` settle. These records are on disk.
+
+        Returns the log position up to which all settled messages are flagged.
+        """
+        ready = list(itertools.takewhile(lambda one: one.before <= synced, self._settled))
+        if ready:
+            origins = np.concatenate([one.origins for one in ready])
+            ends = np.cumsum([len(one.origins) for one in ready])
+            count = int(np.searchsorted(ends, self._flag(origins, ends), "right"))
+            for _ in range(count):
+                self._settled.popleft()
+        return min(synced, self._settled[0].first) if self._settled else synced
+
+    def _flag(self, origins: Origins, ends: npt.NDArray[np.int64]) -> int:
+        """Flag messages at the front of `origins`, whose parts end at `ends`. Returns the number of messages.
+
+        Only parts whose messages are all on disk are flagged.
+        """
+        by_block: list[tuple[Block, npt.NDArray[np.intp]]] = []
+        is_late = np.zeros(len(origins), np.bool_)
+        for stream, mine in by_stream(origins):
+            block = self._blocks.get(stream_number(stream))
+            if block is not None:
+                places = np.arange(len(origins))[mine]
+                is_late[places] = origins[places] & INDEX_MASK >= block.durable
+                by_block.append((block, places))
+        count = int(is_late.argmax()) if is_late.any() else len(origins)
+        whole = int(ends[np.searchsorted(ends, count, "right") - 1]) if count >= ends[0] else 0
+        for block, places in by_block:
+            block.queue.flag_done(origins[places[places < whole]] & INDEX_MASK)
+        return whole
+
+
+def _settle_in_blocks(rows: Rows) -> Flags:
+    """Return which rows of the journal settle a message of a block."""
+    found: Flags = rows[:, row.SETTLES] >> KIND_SHIFT == KIND_BLOCK
+    return found
