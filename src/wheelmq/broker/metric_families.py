@@ -165,13 +165,13 @@ class Families:
         yield self._counter("wheelmq_slots_walked", "Slots with units that were read", "by", slots)
 
     def _blocks(self) -> Iterator[Metric]:
-        blocks, lane = self._broker.blocks, self._broker.block_scheduler
+        blocks = self._broker.blocks
         yield self._gauge("wheelmq_blocks", "Blocks that are there", len(blocks))
         yield self._gauge("wheelmq_blocks_flush_behind", "Messages of blocks not on disk", blocks.end - blocks.synced)
         family = CounterMetricFamily(
             "wheelmq_block_messages", "Put in blocks since the start", labels=list(self._labels)
         )
-        family.add_metric(list(self._labels.values()), lane.put_count)
+        family.add_metric(list(self._labels.values()), blocks.end)
         yield family
 
     def _transactions(self) -> Iterator[Metric]:

@@ -75,7 +75,6 @@ class BlockScheduler:
         self._settlement = BlockSettlement(blocks)
         self.flagged_to = self._store.log.start
         """Records before this log position settle only messages whose units are flagged on disk."""
-        self.put_count = 0
         self._waiting: Counter[int] = Counter()
         """Number of pending messages of blocks, by the row of their real queue."""
         self.walked: list[WalkedRecords] = []
@@ -90,7 +89,6 @@ class BlockScheduler:
             self._pending.begin_stream(block_stream(block.number))
         message.queue_id = block.number
         put = self.blocks.put(block, message, due_ms)
-        self.put_count += 1
         origin = origin_of(block_stream(put.number), put.index)
         properties = message.properties
         unique_key = properties.get(UNIQ_KEY)
