@@ -59,6 +59,7 @@ from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.levels.offsets import DelayOffsets
 from wheelmq.delay.levels.table import parse_levels
+from wheelmq.delay.opening import open_delay
 from wheelmq.delay.release import Releaser
 from wheelmq.delay.snapshots import Snapshots
 from wheelmq.formats.kernels import jit
@@ -402,11 +403,8 @@ class Broker:
             return 0
         now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         waits = self.periodic_tasks.waits_ms(monotonic_ms)
-        for wall_ms in (
-            self.timer.pending.next_near_ms(),
-            self.block_scheduler.next_ms(),
-            self.timer.pending.armed.next_fire_ms(),
-        ):
+        pending = self.timer.pending
+        for wall_ms in (pending.next_near_ms(), self.block_scheduler.next_ms(), pending.armed.next_fire_ms()):
             if wall_ms is not None:
                 waits.append(wall_ms - now_ms)
         for mono_ms in (

@@ -24,10 +24,10 @@ from wheelmq.delay.blocks.recover import pending_of, settle_by_log
 from wheelmq.delay.blocks.row_check import check_window
 from wheelmq.delay.blocks.settlement import BlockSettlement
 from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts
+from wheelmq.delay.pending import PendingTable
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.scans import falls_short
-from wheelmq.delay.timer.timer import Timer
-from wheelmq.delay.timer.turns import BlockWindow
+from wheelmq.delay.timer.turns import BlockWindow, Turns
 from wheelmq.formats.disk.block import FLAG_LONG
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import (
@@ -42,6 +42,7 @@ from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.journal import Rows
 from wheelmq.store.mapped import HeldFiles
+from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
 from wheelmq.system.single_flight import SingleFlight
 
@@ -64,11 +65,12 @@ class WalkedRecords(NamedTuple):
 class BlockScheduler:
     """Schedules the messages of blocks, from put to release."""
 
-    def __init__(self, blocks: Blocks, timer: Timer) -> None:
+    def __init__(self, store: Store, blocks: Blocks, pending: PendingTable, turns: Turns, lead_ms: int) -> None:
+        self._store = store
         self.blocks = blocks
-        self._timer = timer
-        self._pending = timer.pending
-        self._store = timer.store
+        self._pending = pending
+        self._turns = turns
+        self._lead_ms = lead_ms
         self.wheel = BlockWheel()
         self.walked_ms = 0
         self._planned: dict[int, Counts] | None = None
@@ -105,7 +107,7 @@ class BlockScheduler:
 
         The scan of the running turn does not include new messages.
         """
-        plan = self._timer.turns.plan
+        plan = self._turns.plan
         planned_ms = plan.blocks.through_ms if plan is not None and plan.blocks is not None else 0
         return max(self.walked_ms, planned_ms)
 
@@ -126,7 +128,7 @@ class BlockScheduler:
         """Count the blocks that come near, move S over empty entries, and arm messages that no turn armed in time."""
         goal_ms = self._goal_ms(now_ms)
         self._count_near(goal_ms)
-        if self._timer.turns.plan is None and goal_ms > self.walked_ms:
+        if self._turns.plan is None and goal_ms > self.walked_ms:
             self._walk_to(self._first_filled_ms(goal_ms))
         near_ms = _floor(now_ms + NEAR_MS) + STEP_MS
         if near_ms > self.walked_ms:
@@ -152,7 +154,7 @@ class BlockScheduler:
         return self.walked_ms - NEAR_MS if self.wheel else None
 
     def _goal_ms(self, now_ms: Millis) -> int:
-        return _floor(now_ms + self._timer.settings.lead_ms)
+        return _floor(now_ms + self._lead_ms)
 
     def _first_filled_ms(self, goal_ms: int) -> int:
         """Return the time of the first entry from S to `goal_ms` that counts a message, or `goal_ms` without one."""
@@ -195,8 +197,7 @@ class BlockScheduler:
 
     def runs_short(self, now_ms: Millis) -> bool:
         """Return whether S is less than two thirds of the lead ahead, and messages wait for a scan."""
-        lead_ms = self._timer.settings.lead_ms
-        return falls_short(self.walked_ms, now_ms, lead_ms) and self.units_to_walk(now_ms) > 0
+        return falls_short(self.walked_ms, now_ms, self._lead_ms) and self.units_to_walk(now_ms) > 0
 
     def window(self, now_ms: Millis) -> BlockWindow | None:
         """Return the window that the next turn scans, over messages on disk. Returns None without messages."""

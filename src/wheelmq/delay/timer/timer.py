@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from wheelmq.delay.armed import Armed
-from wheelmq.delay.notes import Notes
 from wheelmq.delay.pending import PendingTable
 from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
 from wheelmq.delay.timer.log import TimerLog
@@ -44,13 +42,6 @@ class TimerSettings:
     """Whether messages in the timer queue are neither indexed nor staged."""
     holds_dequeue: bool = False
     """Whether messages of the timer queue are not released before a call of `armed.release_held`."""
-
-
-def open_pending(store: Store, settings: TimerSettings) -> PendingTable:
-    """Create the table of pending messages. By the settings, messages of the timer queue are held back."""
-    armed = Armed(held_from=timer_origin(0) if settings.holds_dequeue else None)
-    notes = Notes(settings.lead_ms, held=TIMER_STREAM if settings.stops_enqueue else None)
-    return PendingTable(store, armed, notes)
 
 
 class Timer:
