@@ -59,7 +59,6 @@ from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.levels.offsets import DelayOffsets
 from wheelmq.delay.levels.table import parse_levels
-from wheelmq.delay.opening import open_delay
 from wheelmq.delay.release import Releaser
 from wheelmq.delay.snapshots import Snapshots
 from wheelmq.formats.kernels import jit

@@ -8,12 +8,10 @@ from wheelmq.broker import part_settings
 from wheelmq.broker.engine import Engine
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
-from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.blocks.scheduler import BlockScheduler
 from wheelmq.delay.blocks.search import Searches
 from wheelmq.delay.levels.table import parse_levels
+from wheelmq.delay.opening import open_delay
 from wheelmq.delay.timer.recover import SnapshotWrong, TimerRecovery
-from wheelmq.delay.timer.timer import Timer, open_pending
 from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.disk.paths import StorePaths
@@ -50,9 +48,8 @@ def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) 
     levels_ms = parse_levels(settings.message_delay_level)
     store_settings = part_settings.store_settings(settings, host, levels_ms)
     store = Store(StorePaths(settings.store_path), store_settings, disk, clock)
-    timer_settings = part_settings.timer_settings(settings)
-    timer = Timer(store, timer_settings, open_pending(store, timer_settings))
-    block_scheduler = BlockScheduler(Blocks(store, part_settings.block_settings(settings)), timer)
+    timer_settings, block_settings = part_settings.timer_settings(settings), part_settings.block_settings(settings)
+    timer, block_scheduler = open_delay(store, timer_settings, block_settings)
     block_scheduler.blocks.load()
     block_scheduler.blocks.recover()
     recovery, ends = TimerRecovery(timer), RecoveredEnds(store.log)
@@ -63,8 +60,7 @@ def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) 
 
     store.recover(on_rows, recovery.resume)
     index = _open_index(settings, store, workers)
-    timer.pending.keys.index = index
-    recovery.finish()
+    recovery.finish(index)
     block_scheduler.recover(recovery.blocks_gone)
     searches = Searches(block_scheduler.blocks, workers.reading)
     return Engine(store, timer, block_scheduler, searches, index), ends

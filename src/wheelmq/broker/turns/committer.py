@@ -7,6 +7,7 @@ import numpy as np
 from wheelmq.broker.turns.figures import TurnDone, TurnFigures
 from wheelmq.broker.turns.lease_watch import LeaseWatch
 from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.timer.planning import apply_turn, walk_units
 from wheelmq.delay.timer.row_check import RowCheck
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Part, Proposal, TurnPlan, TurnRejected
@@ -36,8 +37,8 @@ class Committer:
             raise
         timer = self._timer
         armed = timer.pending.armed_by["pipeline"]
-        slots_walked = int(np.count_nonzero(timer.walk_units(plan)))
-        timer.apply(proposal)
+        slots_walked = int(np.count_nonzero(walk_units(timer, plan)))
+        apply_turn(timer, proposal)
         self._block_scheduler.commit(plan.blocks, proposal.block_parts, plan.write_ms)
         self._watch.note_committed()
         now_s = self._clock.monotonic()
@@ -54,7 +55,7 @@ class Committer:
     def checked(self, plan: TurnPlan, epoch: int, turn: int, winners: list[Part]) -> Proposal:
         """Check the uploads of `winners` completely. Returns the proposal. Raises Stale, TurnRejected."""
         timer = self._timer
-        proposal = timer.turns.check(epoch, turn, winners, timer.walk_units(plan), timer.settings.precision_ms)
+        proposal = timer.turns.check(epoch, turn, winners, walk_units(timer, plan), timer.settings.precision_ms)
         self._row_check.check(proposal)
         self._block_scheduler.check(plan.blocks, proposal.block_parts)
         return proposal

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from wheelmq.broker.turns.pace import TurnPace
 from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.timer.planning import make_plan
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import TurnPlan
 from wheelmq.formats.units import LogPosition, Millis
@@ -47,7 +48,7 @@ class PlanMaker:
             return None
         reach("plan.before")
         window = self._block_scheduler.window(wall_ms)
-        plan = self._timer.make_plan(self._broker_name, wall_ms, log.synced, window)
+        plan = make_plan(self._timer, self._broker_name, wall_ms, log.synced, window)
         self._plan_from = None
         if plan is None:
             return None
