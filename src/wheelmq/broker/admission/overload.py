@@ -10,15 +10,16 @@ already, and served once the peer has read. docs/adr/0021-a-queue-is-a-round.md.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wheelmq.broker.admission.sends import slave_text
+from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.connection import Connection, peer_text
+from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.wire.codes import RequestCode as Code
+from wheelmq.observe.ticks import Ticks
+from wheelmq.system.clock import Clock
 from wheelmq.system.rate_limited_log import RateLimitedLog
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 
@@ -98,11 +99,14 @@ class Rejection(NamedTuple):
 class OverloadGuard:
     """The check before each request is served, and before the kernel serves sends."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, settings: BrokerSettings, health: StoreHealth, clock: Clock, ticks: Ticks) -> None:
+        self._settings = settings
+        self._health = health
+        self._clock = clock
+        self._ticks = ticks
         self._taken: dict[RequestGroup, int] = {}
         """Requests of this round, by group."""
-        self._log = RateLimitedLog(log, broker.clock.monotonic)
+        self._log = RateLimitedLog(log, clock.monotonic)
 
     def rejection(self, connection: Connection, code: int) -> Rejection | None:
         """Return why a request is not served now. None if it is served; it then counts as taken."""
@@ -119,7 +123,7 @@ class OverloadGuard:
 
     def sends_left(self, connection: Connection) -> int:
         """Return the number of sends of `connection` that this round may still serve."""
-        if not self._broker.settings.is_master or self._rejection(connection, SEND) is not None:
+        if not self._settings.is_master or self._rejection(connection, SEND) is not None:
             return 0
         return self.capacity(SEND) - self._taken.get(SEND, 0)
 
@@ -133,15 +137,15 @@ class OverloadGuard:
 
     def _rejection_of_slave(self, code: int) -> Rejection | None:
         """Return the rejection of a send to a slave; None for other requests, and on a master."""
-        if self._broker.settings.is_master or code not in _REJECTED_BY_SLAVES:
+        if self._settings.is_master or code not in _REJECTED_BY_SLAVES:
             return None
-        return Rejection("rejected", f"{_REJECT} ({slave_text(self._broker)})")
+        return Rejection("rejected", f"{_REJECT} ({slave_text(self._settings.broker_id)})")
 
     def _rejection(self, connection: Connection, group: RequestGroup) -> Rejection | None:
-        if self._broker.health.failure is not None:
+        if self._health.failure is not None:
             return None  # the broker stops, and the admission rejects sends with the reason
-        settings = self._broker.settings
-        round_ms = round(1000 * self._broker.ticks.elapsed_s)
+        settings = self._settings
+        round_ms = round(1000 * self._ticks.elapsed_s)
         if group is SEND and round_ms > settings.os_page_cache_busy_time_out_mills:
             return Rejection("rejected", _REJECT)
         ahead = self._taken.get(group, 0)
@@ -151,7 +155,7 @@ class OverloadGuard:
             return None
         waited_ms = round_ms
         if connection.waiting_since is not None:
-            waited_ms = max(waited_ms, round(1000 * (self._broker.clock.monotonic() - connection.waiting_since)))
+            waited_ms = max(waited_ms, round(1000 * (self._clock.monotonic() - connection.waiting_since)))
         if waited_ms < getattr(settings, group.wait_ms):
             return None
         return Rejection(
@@ -166,5 +170,5 @@ class OverloadGuard:
 
     def capacity(self, group: RequestGroup) -> int:
         """Return the number of requests of `group` that a round takes."""
-        found: int = getattr(self._broker.settings, group.capacity)
+        found: int = getattr(self._settings, group.capacity)
         return found

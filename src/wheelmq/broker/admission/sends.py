@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
+from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.request import PeerError
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.wire.codes import ResponseCode
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
+from wheelmq.observe.ticks import Ticks
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import Disk
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +30,20 @@ log = logging.getLogger(__name__)
 class Admission:
     """The check before each put, and before the kernel serves sends."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        if not broker.settings.is_master:
+    def __init__(
+        self, settings: BrokerSettings, health: StoreHealth, clock: Clock, ticks: Ticks, disk: Disk, paths: StorePaths
+    ) -> None:
+        self._settings = settings
+        self._health = health
+        self._clock = clock
+        self._ticks = ticks
+        self._disk = disk
+        self._paths = paths
+        if not settings.is_master:
             log.warning(
                 "%s: sends and transactions are rejected, and nothing is replicated. Set broker_id=0 for a broker "
                 "that accepts messages",
-                slave_text(broker),
+                slave_text(settings.broker_id),
             )
         self._is_stopping = False
         self._full: str | None = None
@@ -44,29 +53,29 @@ class Admission:
         """Return why the broker stores no messages now; None if it stores them."""
         if self._is_stopping:
             return "the broker is stopping"
-        if not self._broker.settings.is_master:
-            return slave_text(self._broker)
-        return self._broker.health.rejection or self._full
+        if not self._settings.is_master:
+            return slave_text(self._settings.broker_id)
+        return self._health.rejection or self._full
 
     def check_put(self) -> None:
         """Check that the store takes messages now. Raises PutFailed."""
         rejection = self.rejection()
         if rejection is not None:
             raise PutFailed(PutStatus.SERVICE_NOT_AVAILABLE, rejection)
-        if 1000 * self._broker.ticks.elapsed_s > self._broker.settings.os_page_cache_busy_time_out_mills:
+        if 1000 * self._ticks.elapsed_s > self._settings.os_page_cache_busy_time_out_mills:
             raise PutFailed(PutStatus.OS_PAGE_CACHE_BUSY)
 
     def check_open(self) -> None:
         """Check that the time has come from which the broker takes sends. Raises PeerError."""
-        opens_ms = self._broker.settings.start_accept_send_request_time_stamp
-        if self._broker.clock.now_ms() < opens_ms:
+        opens_ms = self._settings.start_accept_send_request_time_stamp
+        if self._clock.now_ms() < opens_ms:
             raise PeerError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {_local(opens_ms)}")
 
     @property
     def takes_sends(self) -> bool:
         """Whether the broker stores a valid send now."""
-        opens_ms = self._broker.settings.start_accept_send_request_time_stamp
-        return self._broker.clock.now_ms() >= opens_ms and self.rejection() is None
+        opens_ms = self._settings.start_accept_send_request_time_stamp
+        return self._clock.now_ms() >= opens_ms and self.rejection() is None
 
     def stop(self) -> None:
         """Store no more messages for clients: the broker stops."""
@@ -74,14 +83,14 @@ class Admission:
 
     def check_disk(self) -> None:
         """Read the used share of the disk. Past the limit, the rest of the disk is kept for due messages."""
-        used = 100 * self._broker.disk.used_share(self._broker.paths.root)
-        is_full = used > self._broker.settings.disk_space_warning_level_ratio
+        used = 100 * self._disk.used_share(self._paths.root)
+        is_full = used > self._settings.disk_space_warning_level_ratio
         self._full = f"the disk is {used:.0f} % full" if is_full else None
 
 
-def slave_text(broker: Broker) -> str:
-    """Return the reason why this broker stores no messages for clients."""
-    return f"the broker has the id {broker.settings.broker_id}, so it is a slave and stores no messages"
+def slave_text(broker_id: int) -> str:
+    """Return the reason why a broker with this id stores no messages for clients."""
+    return f"the broker has the id {broker_id}, so it is a slave and stores no messages"
 
 
 def _local(ms: int) -> str:
