@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from wheelmq.broker.connection import Connection, peer_text
+from wheelmq.broker.connection import Connection, host_text, peer_text
 from wheelmq.broker.hooks import ConsumeMessageContext, MessageKind, SendMessageContext
 from wheelmq.broker.request import Request
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Host
 from wheelmq.formats.java import java_boolean
 from wheelmq.formats.wire.headers import PullHeader, SendBackHeader, SendHeader
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 _DELAYS = (props.DELAY, props.DELAY_IN_SECONDS, props.TIMER_DELIVER_MS, props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS)
 
 
-def send_context(request: Request, broker: Broker, header: SendHeader) -> SendMessageContext:
-    """Return the context of a send before it is served."""
+def send_context(request: Request, header: SendHeader, host: Host, region: str, now_ms: int) -> SendMessageContext:
+    """Return the context of a send before it is served. `host` and `region` are those of the broker."""
     properties = props.parse(header.properties)
     return SendMessageContext(
         producer_group=header.producer_group,
@@ -32,16 +28,16 @@ def send_context(request: Request, broker: Broker, header: SendHeader) -> SendMe
         body_bytes=len(request.command.body),
         born_host=peer_text(request.connection),
         born_ms=header.born_timestamp,
-        request_ms=broker.clock.now_ms(),
-        broker_address=_address(broker),
-        region=broker.settings.region_id,
+        request_ms=now_ms,
+        broker_address=host_text(host),
+        region=region,
     )
 
 
 def pull_context(
-    connection: Connection, broker: Broker, header: PullHeader, status: str, body: bytes
+    connection: Connection, header: PullHeader, host: Host, status: str, body: bytes
 ) -> ConsumeMessageContext:
-    """Return the context of a pull whose answer has the records of `body`."""
+    """Return the context of a pull from the broker at `host`, whose answer has the records of `body`."""
     count = at = 0
     while at < len(body):
         at += int.from_bytes(body[at : at + 4], "big")
@@ -51,7 +47,7 @@ def pull_context(
         topic=header.topic,
         queue_id=header.queue_id,
         client_host=peer_text(connection),
-        store_host=_address(broker),
+        store_host=host_text(host),
         status=status,
         message_count=count,
         body_bytes=len(body),
@@ -60,16 +56,16 @@ def pull_context(
 
 
 def send_back_context(
-    request: Request, broker: Broker, header: SendBackHeader, goes_to: str, is_stored: bool
+    request: Request, header: SendBackHeader, host: Host, goes_to: str, is_stored: bool
 ) -> ConsumeMessageContext:
-    """Return the context of a message that was sent back, for the topic `goes_to`."""
+    """Return the context of a message that was sent back to the broker at `host`, for the topic `goes_to`."""
     is_dead = goes_to.startswith(names.DEAD_LETTER_PREFIX)
     return ConsumeMessageContext(
         consumer_group=header.group,
         topic=request.ext.get("originTopic", ""),
         queue_id=None,
         client_host=peer_text(request.connection),
-        store_host=_address(broker),
+        store_host=host_text(host),
         status="SEND_BACK_TO_DLQ" if is_dead else "SEND_BACK",
         message_count=1,
         body_bytes=0,
@@ -86,7 +82,3 @@ def _kind(properties: dict[str, str]) -> MessageKind:
     if java_boolean(properties.get(props.TRAN_MSG)):
         return MessageKind.HALF
     return MessageKind.NORMAL
-
-
-def _address(broker: Broker) -> str:
-    return f"{broker.settings.broker_ip}:{broker.host.port}"

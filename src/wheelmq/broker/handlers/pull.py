@@ -160,7 +160,7 @@ class _Pull:
             header.queue_offset = found.next_offset
             return None
         if broker.hooks.consume:
-            broker.hooks.before_consume(pull_context(self._connection, broker, header, found.status, found.body))
+            broker.hooks.before_consume(pull_context(self._connection, header, broker.host, found.status, found.body))
         offsets.note_pull(*self.queue, found.next_offset)
         return _answer(found, code, self._topic, self._group, broker)
 

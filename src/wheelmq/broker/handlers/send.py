@@ -58,7 +58,8 @@ def send(request: Request, broker: Broker) -> Answer:
 
 
 def _send_with_hooks(request: Request, broker: Broker, header: SendHeader) -> Answer:
-    hooks, context = broker.hooks, send_context(request, broker, header)
+    hooks, region = broker.hooks, broker.settings.region_id
+    context = send_context(request, header, broker.host, region, broker.clock.now_ms())
     answer: Answer = None
     try:
         hooks.before_send(context)

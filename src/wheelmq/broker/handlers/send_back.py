@@ -79,7 +79,7 @@ def _send_back(request: Request, broker: Broker) -> Answer:
         raise _with_status(failed) from None
     finally:
         if broker.hooks.consume:
-            broker.hooks.after_consume(send_back_context(request, broker, header, topic.topic_name, is_stored))
+            broker.hooks.after_consume(send_back_context(request, header, broker.host, topic.topic_name, is_stored))
     broker.stats.note_sent_back(header.group, properties[props.RETRY_TOPIC])
     late = reply(ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT)
     return answer_when_stored(broker, message, reply(), LogPosition(appended.position + appended.size), late=late)
