@@ -5,27 +5,25 @@ Without them a broker on a small disk starts, and rejects the first message.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.hosts import is_loopback
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-    from wheelmq.broker.settings import BrokerSettings
+from wheelmq.store.store import Store
 
 SMALL_LOG_FILE_BYTES: Final = 64 << 20
 """The file size that the remedy names. A new store then takes a fifth of the usual space."""
 MIB: Final = 1 << 20
 
 
-def start_warnings(broker: Broker) -> list[str]:
-    """Return the warnings for a broker that has just started."""
-    total, free = broker.disk.space(broker.paths.root)
-    used = round(total * broker.disk.used_share(broker.paths.root))
-    files = broker.store.log.files
-    disk = disk_warning(broker.settings, total=total, used=used, free=free, is_new=files.start == files.end)
-    found = (disk, address_warning(broker.settings))
+def start_warnings(settings: BrokerSettings, store: Store) -> list[str]:
+    """Return the warnings for a broker that has just started with this store."""
+    total, free = store.disk.space(store.paths.root)
+    used = round(total * store.disk.used_share(store.paths.root))
+    files = store.log.files
+    disk = disk_warning(settings, total=total, used=used, free=free, is_new=files.start == files.end)
+    found = (disk, address_warning(settings))
     return [text for text in found if text is not None]
 
 

@@ -110,7 +110,7 @@ def _say_listening(app: BrokerApp, as_json: bool) -> None:
     assert app.broker is not None
     address = f"{app.settings.broker_ip}:{app.settings.listen_port}"
     text = f"Broker {app.settings.broker_name} listens on {address}; its store is {app.settings.store_path}."
-    for warning in start_warnings(app.broker):
+    for warning in start_warnings(app.settings, app.broker.store):
         log.warning("%s", warning)
         if as_json:
             say(as_json, "warning", warning, warning=warning)
