@@ -126,9 +126,10 @@ class Broker:
         fast_release = None if topic_arrays is None else FastRelease(self.store, self.blocks, topic_arrays)
         self.releaser = Releaser(self.store, self.timer, self.blocks, fast_release)
         self.boot_ms = clock.now_ms()
-        self.ticks, self.overload, self.steps = Ticks(clock), OverloadGuard(self), Steps(clock.monotonic)
+        self.ticks, self.steps = Ticks(clock), Steps(clock.monotonic)
         self.pipeline = self._open_turns()
-        self.admission = Admission(self)
+        self.overload = OverloadGuard(settings, self.health, clock, self.ticks)
+        self.admission = Admission(settings, self.health, clock, self.ticks, disk, self.paths)
         self._received = 0
         self._served_s = 0.0
         """Seconds that the rounds since the last tick took."""
