@@ -25,8 +25,10 @@ from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.admission.store_health import RETRY_MS, StoreHealth
 from wheelmq.broker.arrivals import Arrivals
+from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.connection import Connection
+from wheelmq.broker.count_audit import LOOK_MS, CountAudit
 from wheelmq.broker.dispatch import Dispatch
 from wheelmq.broker.fast_release import FastRelease
 from wheelmq.broker.fast_send import SENDS, FastSend
@@ -48,7 +50,8 @@ from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.statistics import RATES_SAMPLE_MS, BrokerStats
 from wheelmq.broker.steps import FAILED_STEP_MS, Steps
-from wheelmq.broker.timer_tasks import TimerTasks
+from wheelmq.broker.timer_progress import TIMER_RATES_SAMPLE_MS, TimerProgressLog, TimerRates
+from wheelmq.broker.timer_stops import TimerStops
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.checks import TransactionChecks
 from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
@@ -59,13 +62,15 @@ from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.levels.offsets import DelayOffsets
 from wheelmq.delay.levels.table import parse_levels
+from wheelmq.delay.prefetch import BlockPrefetcher, Prefetcher
 from wheelmq.delay.release import Releaser
 from wheelmq.delay.snapshots import Snapshots
+from wheelmq.delay.timer.log_preallocator import TimerLogPreallocator
+from wheelmq.delay.timer.metrics import TimerMetricsTable
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels.warm import warm
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
-from wheelmq.observe.rates import Rate
 from wheelmq.observe.stats import SAMPLE_MS
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.expiry import Expiry
@@ -136,8 +141,6 @@ class Broker:
         self._has_served = False
         """Whether a round has ended since the last tick."""
         self._ticked_ms = self._tick_due_ms = 0
-        self.enqueue_rate = Rate(lambda: self.timer.indexed_to)
-        self.dequeue_rate = Rate(lambda: self.releaser.counts["released"])
         self.shell_figures: Callable[[], dict[str, int]] = dict  # counters of the shell, by name; the shell sets it
         self.periodic_tasks = PeriodicTasks(self)
         self.stats = BrokerStats(self.store, self.topics, settings.cluster)
@@ -147,11 +150,32 @@ class Broker:
         self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
         """None when kernels are off: the plain code then serves every frame."""
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
-        self.timer_tasks, self.transactions = TimerTasks(self), self._open_transactions(recovered_ends)
+        self.timer_metrics, self.timer_rates = TimerMetricsTable(self.timer), TimerRates(self.timer, self.releaser)
+        self.count_audit = CountAudit(self.timer, self.blocks, self.timer_metrics, settings, workers.reading)
+        self.prefetcher = Prefetcher(self.timer, workers.reading) if settings.timer_warm_enable else None
+        self.block_prefetcher = BlockPrefetcher(self.block_scheduler, workers.reading)
+        self.timer_log_preallocator = TimerLogPreallocator(
+            self.timer.log, workers.background, workers.populating, clock, creates_files=settings.log_files_ahead > 0
+        )
+        self.timer_stops = TimerStops(self.timer, settings)
+        self._add_timer_tasks()
+        self.transactions = self._open_transactions(recovered_ends)
         self.periodic_tasks.every(settings.transaction_metric_flush_interval, self.transactions.save_counts)
         self.transaction_checks = TransactionChecks(
             self.transactions, self.store, settings, self.clients, self.calls, self.admission.rejection
         )
+
+    def _add_timer_tasks(self) -> None:
+        settings, every, background = self.settings, self.periodic_tasks.every, self.workers.background
+        every(TIMER_RATES_SAMPLE_MS, self.timer_rates.sample)
+        if settings.timer_enable_check_metrics:
+            every(LOOK_MS, self.count_audit.check_clock)
+        if settings.timer_flush_interval_ms > 0:
+            every(
+                settings.timer_flush_interval_ms, lambda: run_in_background(self.timer_metrics.save_job(), background)
+            )
+        if settings.timer_progress_log_interval_ms > 0:
+            every(settings.timer_progress_log_interval_ms, TimerProgressLog(self.timer, self.releaser).write)
 
     def _open_tables(self) -> None:
         settings, disk, tables = self.settings, self.disk, self.workers.tables
@@ -331,7 +355,11 @@ class Broker:
         self.health.poll(monotonic_ms)
         run("arm near timers", self.timer.pending.arm_near, now_ms)
         run("blocks", self.block_scheduler.tick, now_ms)
-        run("timer chores", self.timer_tasks.poll, now_ms, monotonic_ms)
+        run("timer chores", self.timer_log_preallocator.poll)
+        run("timer chores", self.block_prefetcher.poll)
+        if self.prefetcher is not None:
+            run("timer chores", self.prefetcher.poll, now_ms)
+        run("timer chores", self.timer_stops.poll, monotonic_ms)
         run("transaction checks", self.health.run_or_reject, lambda: self.transaction_checks.tick(monotonic_ms))
         run("transactions", self.health.run_or_reject, lambda: self.transactions.tick(monotonic_ms))
         run("take due timers", self.releaser.take_due, now_ms)
@@ -344,7 +372,7 @@ class Broker:
         run("calls", self.calls.expire, monotonic_ms)
         run("notify members", self.member_changes.notify_members)
         run("flush", self.flush.tick, monotonic_ms, is_burst=self.releaser.is_burst_leaving())
-        run("timer check", self.timer_tasks.check.poll)
+        run("timer check", self.count_audit.poll)
         run("snapshots", self.snapshots.poll, monotonic_ms)
         run("delay offsets", self.delay_offsets.poll, monotonic_ms)
         run("files ahead", self.preallocator.poll, self.timer.pending.armed.bytes)
@@ -412,7 +440,8 @@ class Broker:
             self.calls.next_deadline_ms(),
             self.flush.next_ms(),
             self.pipeline.next_ms(monotonic_ms),
-            self.timer_tasks.next_ms(),
+            self.timer_stops.next_ms(),
+            self.count_audit.next_ms(),
             self.releaser.next_retry_ms(),
             self.transaction_checks.next_ms(),
             self.transactions.next_ms(),
@@ -436,7 +465,7 @@ class Broker:
         self.periodic_tasks.save_tables()
         if self.health.failure is None:
             self.pipeline.close()
-            self.timer_tasks.close()
+            self.timer_metrics.close()
             if self.index is not None:
                 self.index.close()
             self.snapshots.close()
@@ -457,6 +486,6 @@ class Broker:
         if "auto_create_topic" in fields:
             self.topics.add_model()
         if fields & {"timer_stop_enqueue", "timer_stop_dequeue"}:
-            self.timer_tasks.take_stops()
+            self.timer_stops.take_settings()
         if fields & {"auto_create_topic", "broker_permission"}:
             self.topics.renew_version()

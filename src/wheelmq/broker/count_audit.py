@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.prefetch import bring_in
 from wheelmq.delay.recount import Recount, Step
 from wheelmq.delay.timer.metrics import TimerMetricsTable
+from wheelmq.delay.timer.timer import Timer
 from wheelmq.store.expiry import delete_hours
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -25,34 +26,37 @@ APART_MS: Final = 70 * 60_000
 class CountAudit:
     """Counts the pending messages at the configured hours. A tick counts one step once its records are in memory."""
 
-    def __init__(self, broker: Broker, metrics: TimerMetricsTable) -> None:
-        self._broker = broker
+    def __init__(
+        self, timer: Timer, blocks: Blocks, metrics: TimerMetricsTable, settings: BrokerSettings, reading: Worker
+    ) -> None:
+        self._timer = timer
+        self._blocks = blocks
         self._metrics = metrics
-        self._hours = delete_hours(broker.settings.timer_check_metrics_when)
-        self._last_ms = broker.clock.now_ms()
+        self._reading = reading
+        self._journal = timer.store.journal
+        self._clock = timer.store.clock
+        self._hours = delete_hours(settings.timer_check_metrics_when)
+        self._last_ms = self._clock.now_ms()
         self._is_due = False
         self._recount: Recount | None = None
         self._steps: Iterator[Step] = iter(())
         self._step: Step | None = None
-        if broker.settings.timer_enable_check_metrics:
-            broker.periodic_tasks.every(LOOK_MS, self._check_clock)
 
-    @property
-    def has_step(self) -> bool:
-        """Whether the next tick has a step to count."""
-        return self._step is not None
+    def next_ms(self) -> int | None:
+        """Return 0 if the next tick has a step to count, and None otherwise."""
+        return None if self._step is None else 0
 
-    def _check_clock(self) -> None:
-        now_ms = self._broker.clock.now_ms()
+    def check_clock(self) -> None:
+        """Begin a count in a later tick if it is time. Call it every `LOOK_MS`, if counts are enabled."""
+        now_ms = self._clock.now_ms()
         if abs(now_ms - self._last_ms) > APART_MS and time.localtime(now_ms // 1000).tm_hour in self._hours:
             self._is_due = self._recount is None
 
     def poll(self) -> None:
         """Run one step. Call it when the tick has written its queue units."""
-        broker = self._broker
-        if self._is_due and broker.store.journal.count == 0:
-            self._is_due, self._last_ms = False, broker.clock.now_ms()
-            self._recount = Recount(broker.timer, broker.blocks)
+        if self._is_due and self._journal.count == 0:
+            self._is_due, self._last_ms = False, self._clock.now_ms()
+            self._recount = Recount(self._timer, self._blocks)
             self._steps = self._recount.steps()
             self._fetch(self._recount)
         elif self._step is not None and self._recount is not None:
@@ -65,7 +69,7 @@ class CountAudit:
         step = next(self._steps, None)
         if step is not None:
             spans = step.spans()
-            self._broker.workers.reading.submit(lambda: bring_in(spans), lambda result: self._take(step))
+            self._reading.submit(lambda: bring_in(spans), lambda result: self._take(step))
             return
         self._recount = None
         if recount.is_void:
@@ -76,7 +80,7 @@ class CountAudit:
             return
         wrong = recount.correct()
         self._metrics.recounted(wrong)
-        log.info("timer: the count found %d pending messages", self._broker.timer.pending.counts.by_queue.sum())
+        log.info("timer: the count found %d pending messages", self._timer.pending.counts.by_queue.sum())
 
     def _take(self, step: Step) -> None:
         self._step = step

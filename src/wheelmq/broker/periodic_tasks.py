@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 FILTERS_PERSIST_MS: Final = 10_000
 """As in Apache RocketMQ, which has no setting for it either."""
 CLIENTS_EXPIRE_MS: Final = 10_000
-RATES_SAMPLE_MS: Final = 1000
 LOCK_LOOK_MS: Final = 1000
 MEMORY_LOOK_MS: Final = 5000
 CHECKPOINT_REST: Final = 9
@@ -52,7 +51,6 @@ class PeriodicTasks:
         self.every(settings.checkpoint_ms, lambda: lane.write_checkpoints(block_checkpoints))
         self.every(CLIENTS_EXPIRE_MS, self._expire_clients)
         self.every(settings.clean_resource_interval_ms, self._expire_files)
-        self.every(RATES_SAMPLE_MS, self._sample_rates)
         self.every(LOCK_LOOK_MS, self._check_lock)
         self._freed_memory = FreedMemory()
         self.every(MEMORY_LOOK_MS, self._return_memory)
@@ -137,8 +135,3 @@ class PeriodicTasks:
 
     def _return_memory(self) -> None:
         run_in_background(self._freed_memory.trim_job(), self._broker.workers.reading)
-
-    def _sample_rates(self) -> None:
-        broker = self._broker
-        for rate in (broker.enqueue_rate, broker.dequeue_rate):
-            rate.sample(broker.clock.monotonic())

@@ -143,7 +143,7 @@ def test_progress_is_logged_only_when_figures_change(tmp_path: Path, caplog: pyt
     with caplog.at_level(logging.INFO), BrokerHarness(tmp_path, timer_progress_log_interval_ms=1000) as harness:
         harness.send("T", delay_ms=90_000)
         harness.advance(10_000)
-        lines = [record.getMessage() for record in caplog.records if record.name.endswith("timer_tasks")]
+        lines = [record.getMessage() for record in caplog.records if record.name.endswith("timer_progress")]
     assert len(lines) == 1
     assert lines[0].startswith(
         "timer: 1 pending messages, 1 of them not indexed, 0 staged; 0 released since the start;"

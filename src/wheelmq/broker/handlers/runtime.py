@@ -145,8 +145,8 @@ def _delays(broker: Broker) -> dict[str, object]:
         "timerReadBehind": max(0, broker.clock.now_ms() - check.last_read_ms) // 1000,
         "timerOffsetBehind": timer.queue.end - timer.indexed_to,
         "timerCongestNum": int(timer.pending.counts.by_queue.sum()),
-        "timerEnqueueTps": f"{broker.enqueue_rate.per_second(60):.6g}",
-        "timerDequeueTps": f"{broker.dequeue_rate.per_second(60):.6g}",
+        "timerEnqueueTps": f"{broker.timer_rates.indexed.per_second(60):.6g}",
+        "timerDequeueTps": f"{broker.timer_rates.released.per_second(60):.6g}",
     }
 
 

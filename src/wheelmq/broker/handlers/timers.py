@@ -38,7 +38,7 @@ def get_check_point(request: Request, broker: Broker) -> Answer:
 @serves(RequestCode.GET_TIMER_METRICS)
 def get_metrics(request: Request, broker: Broker) -> Answer:
     """Return the number of pending messages by real topic (RocketMQ: TimerMetrics)."""
-    return reply(body=bodies.write(broker.timer_tasks.metrics.table()))
+    return reply(body=bodies.write(broker.timer_metrics.table()))
 
 
 @serves(RequestCode.GET_ALL_DELAY_OFFSET)

@@ -90,6 +90,12 @@ class TimerMetricsTable:
             self._changes = changes
         return self._table
 
+    def close(self) -> None:
+        """Write the table to disk, for a clean stop. Raises OSError."""
+        job = self.save_job()
+        if job is not None:
+            job()
+
     def save_job(self) -> Callable[[], None] | None:
         """Return a job that writes the table to disk, or None if it has not changed. The job may run off the loop.
 
