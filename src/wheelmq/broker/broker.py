@@ -10,7 +10,6 @@ for anything.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -35,6 +34,7 @@ from wheelmq.broker.fast_send import SENDS, FastSend
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.hooks import Hooks
+from wheelmq.broker.index_pacing import IndexPacing
 from wheelmq.broker.member_changes import MemberChanges
 from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.opening import open_engine
@@ -402,17 +402,6 @@ class Broker:
             self.steps.run("held pulls", self.holds.wake, queue_row, partial(arrivals.of, queue_row))
         return len(rows)
 
-    def _index_waits(self, index: MessageIndex) -> bool:
-        """Return whether the index leaves the processors to a burst."""
-        return self.releaser.has_burst() and self.store.dispatched_to - index.indexed_to < INDEX_WAITS_BYTES
-
-    def _next_index_ms(self) -> int | None:
-        """Return when the index adds records, in monotonic milliseconds; None for never, or at the end of a burst."""
-        if self.index is None or self._index_waits(self.index):
-            return None
-        begin_s = self.index.next_s()
-        return None if begin_s is None else math.ceil(begin_s * 1000)
-
     def next_tick_ms(self) -> int:
         """Return the milliseconds until the next tick is needed; 0 for at once."""
         if self.health.failure is not None:
@@ -445,7 +434,7 @@ class Broker:
             self.releaser.next_retry_ms(),
             self.transaction_checks.next_ms(),
             self.transactions.next_ms(),
-            self._next_index_ms(),
+            None if self.index_pacing is None else self.index_pacing.next_ms(),
         ):
             if mono_ms is not None:
                 waits.append(mono_ms - monotonic_ms)

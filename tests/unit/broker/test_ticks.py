@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wheelmq.broker import broker as broker_module
+from wheelmq.broker import index_pacing
 from wheelmq.observe.ticks import Ticks
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
@@ -46,7 +46,7 @@ def test_the_message_index_waits_while_a_burst_is_released(
     assert index is not None
     is_burst = True
     monkeypatch.setattr(harness.broker.releaser, "has_burst", lambda: is_burst)
-    monkeypatch.setattr(broker_module, "INDEX_WAITS_BYTES", 2000)
+    monkeypatch.setattr(index_pacing, "INDEX_WAITS_BYTES", 2000)
     harness.send("T", b"x" * 1000)
     assert index.indexed_to == 0 < store.log.end < 2000
     harness.send("T", b"x" * 1000)
