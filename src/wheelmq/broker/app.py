@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from wheelmq.broker import handlers as _handlers  # registers every handler
+from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.broker import Broker
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.registration import Registrar
@@ -23,7 +24,7 @@ from wheelmq.net.limits import Limits, SocketOptions
 from wheelmq.net.server import Server
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
-from wheelmq.system.memory import COLLECTION_S, Collections, keep_freed_memory
+from wheelmq.system.memory import COLLECTION_S, Collections, FreedMemory, keep_freed_memory
 from wheelmq.system.open_files import connections_possible
 from wheelmq.system.workers import ThreadWorker, Workers
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 CROWD = 20_000
 """Number of held requests above which the broker postpones full garbage collections."""
+MEMORY_CHECK_MS = 5000
+"""Time between two checks for freed memory."""
 log = logging.getLogger(__name__)
 
 assert _handlers
@@ -92,19 +95,23 @@ class BrokerApp:
 
             host, port = self.settings.metrics_prom_exporter_host, self.settings.metrics_prom_exporter_port
             self.exporter = Exporter(self.broker, loop, host, port)
-        self._collect_at_quiet_times(self.broker)
+        self._add_memory_tasks(self.broker, workers)
         self.registration.start()
         gc.collect()
         gc.freeze()  # later collections check only objects that requests create
 
-    def _collect_at_quiet_times(self, broker: Broker) -> None:
-        collections = Collections(broker.clock.monotonic)
+    def _add_memory_tasks(self, broker: Broker, workers: Workers) -> None:
+        """Collect garbage at quiet times, and return freed memory to the system."""
+        freed_memory, collections = FreedMemory(), Collections(broker.clock.monotonic)
         interval_ms = int(COLLECTION_S * 1000)
 
         def poll_collections() -> None:
             collections.poll(is_crowded=len(broker.holds) > CROWD)
 
         broker.periodic_tasks.every(interval_ms, poll_collections)
+        broker.periodic_tasks.every(
+            MEMORY_CHECK_MS, lambda: run_in_background(freed_memory.trim_job(), workers.reading)
+        )
 
     async def _listen_fast(self) -> None:
         """Listen on the fast port too (RocketMQ: fastRemotingServer).

@@ -24,7 +24,6 @@ FILTERS_PERSIST_MS: Final = 10_000
 """As in Apache RocketMQ, which has no setting for it either."""
 CLIENTS_EXPIRE_MS: Final = 10_000
 LOCK_LOOK_MS: Final = 1000
-MEMORY_LOOK_MS: Final = 5000
 CHECKPOINT_REST: Final = 9
 """Rest of the disk after a checkpoint, as a multiple of the time that the checkpoint took."""
 
@@ -52,8 +51,6 @@ class PeriodicTasks:
         self.every(CLIENTS_EXPIRE_MS, self._expire_clients)
         self.every(settings.clean_resource_interval_ms, self._expire_files)
         self.every(LOCK_LOOK_MS, self._check_lock)
-        self._freed_memory = FreedMemory()
-        self.every(MEMORY_LOOK_MS, self._return_memory)
 
     def every(self, interval_ms: int, chore: Callable[[], None]) -> None:
         """Run `chore` in a tick, every `interval_ms`."""
@@ -132,6 +129,3 @@ class PeriodicTasks:
                 broker.health.fail(result)
 
         broker.workers.tables.submit(lambda: broker.disk.check_locked(broker.paths.root), done)
-
-    def _return_memory(self) -> None:
-        run_in_background(self._freed_memory.trim_job(), self._broker.workers.reading)
