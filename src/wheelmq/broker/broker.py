@@ -35,7 +35,7 @@ from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.index_pacing import IndexPacing
-from wheelmq.broker.member_changes import MemberChanges
+from wheelmq.broker.member_changes import CLIENTS_EXPIRE_MS, MemberChanges
 from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.opening import open_engine
 from wheelmq.broker.periodic_tasks import PeriodicTasks
@@ -50,6 +50,8 @@ from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.statistics import RATES_SAMPLE_MS, BrokerStats
 from wheelmq.broker.steps import FAILED_STEP_MS, Steps
+from wheelmq.broker.store_tasks import store_tasks
+from wheelmq.broker.table_saves import FILTERS_PERSIST_MS, TableSaves
 from wheelmq.broker.timer_progress import TIMER_RATES_SAMPLE_MS, TimerProgressLog, TimerRates
 from wheelmq.broker.timer_stops import TimerStops
 from wheelmq.broker.topic_arrays import TopicArrays
@@ -74,7 +76,6 @@ from wheelmq.formats.wire import frame
 from wheelmq.observe.stats import SAMPLE_MS
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.expiry import Expiry
-from wheelmq.store.index import MessageIndex
 from wheelmq.store.preallocator import Preallocator
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk, StoreRemoved
@@ -86,8 +87,6 @@ log = logging.getLogger(__name__)
 DISPATCH = "dispatch"
 ROUNDS_MS = 2
 """Maximum milliseconds between ticks while rounds run. A tick has 21 steps and does not follow each round."""
-INDEX_WAITS_BYTES = 512 << 20
-"""Maximum lag of the message index, in bytes of the log, while it leaves the processors to a burst."""
 
 
 class Broker:
@@ -130,6 +129,7 @@ class Broker:
         topic_arrays = TopicArrays(self.topics, self.store.queues, settings) if jit.available() else None
         fast_release = None if topic_arrays is None else FastRelease(self.store, self.blocks, topic_arrays)
         self.releaser = Releaser(self.store, self.timer, self.blocks, fast_release)
+        self.index_pacing = None if self.index is None else IndexPacing(self.index, self.releaser, self.store)
         self.boot_ms = clock.now_ms()
         self.ticks, self.steps = Ticks(clock), Steps(clock.monotonic)
         self.pipeline = self._open_turns()
@@ -142,10 +142,11 @@ class Broker:
         """Whether a round has ended since the last tick."""
         self._ticked_ms = self._tick_due_ms = 0
         self.shell_figures: Callable[[], dict[str, int]] = dict  # counters of the shell, by name; the shell sets it
-        self.periodic_tasks = PeriodicTasks(self)
+        self.periodic_tasks = PeriodicTasks(clock)
+        self.table_saves = TableSaves(
+            self.topics, self.groups, self.consumer_offsets, self.consumer_filters, workers.background
+        )
         self.stats = BrokerStats(self.store, self.topics, settings.cluster)
-        self.periodic_tasks.every(SAMPLE_MS, self.stats.sample)
-        self.periodic_tasks.every(RATES_SAMPLE_MS, self.stats.sample_rates)
         self.failed_puts = FailedPuts(settings, self.health, disk, self.paths, self.stats)
         self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
         """None when kernels are off: the plain code then serves every frame."""
@@ -158,24 +159,30 @@ class Broker:
             self.timer.log, workers.background, workers.populating, clock, creates_files=settings.log_files_ahead > 0
         )
         self.timer_stops = TimerStops(self.timer, settings)
-        self._add_timer_tasks()
+        self._add_periodic_tasks()
         self.transactions = self._open_transactions(recovered_ends)
         self.periodic_tasks.every(settings.transaction_metric_flush_interval, self.transactions.save_counts)
         self.transaction_checks = TransactionChecks(
             self.transactions, self.store, settings, self.clients, self.calls, self.admission.rejection
         )
 
-    def _add_timer_tasks(self) -> None:
-        settings, every, background = self.settings, self.periodic_tasks.every, self.workers.background
+    def _add_periodic_tasks(self) -> None:
+        settings, every, monotonic_ms = self.settings, self.periodic_tasks.every, self.clock.monotonic_ms
+        metrics, background = self.timer_metrics, self.workers.background
+        every(settings.offsets_persist_ms, self.table_saves.save_offsets)
+        every(FILTERS_PERSIST_MS, self.table_saves.save_filters)
+        every(CLIENTS_EXPIRE_MS, lambda: self.locks.drop_lapsed(monotonic_ms()))
+        every(CLIENTS_EXPIRE_MS, lambda: self.member_changes.drop_silent(monotonic_ms()))
+        engine = self.store, self.timer, self.block_scheduler, self.expiry
+        for interval_ms, task in store_tasks(*engine, self.health, self.workers, settings):
+            every(interval_ms, task)
+        every(settings.clean_resource_interval_ms, self.admission.check_disk)
+        every(SAMPLE_MS, self.stats.sample)
+        every(RATES_SAMPLE_MS, self.stats.sample_rates)
         every(TIMER_RATES_SAMPLE_MS, self.timer_rates.sample)
-        if settings.timer_enable_check_metrics:
-            every(LOOK_MS, self.count_audit.check_clock)
-        if settings.timer_flush_interval_ms > 0:
-            every(
-                settings.timer_flush_interval_ms, lambda: run_in_background(self.timer_metrics.save_job(), background)
-            )
-        if settings.timer_progress_log_interval_ms > 0:
-            every(settings.timer_progress_log_interval_ms, TimerProgressLog(self.timer, self.releaser).write)
+        every(LOOK_MS if settings.timer_enable_check_metrics else 0, self.count_audit.check_clock)
+        every(settings.timer_flush_interval_ms, lambda: run_in_background(metrics.save_job(), background))
+        every(settings.timer_progress_log_interval_ms, TimerProgressLog(self.timer, self.releaser).write)
 
     def _open_tables(self) -> None:
         settings, disk, tables = self.settings, self.disk, self.workers.tables
@@ -352,6 +359,8 @@ class Broker:
         monotonic_ms = self.clock.monotonic_ms()
         run = self.steps.run
         run("chores", self.periodic_tasks.run_due, monotonic_ms)
+        run("chores", self.table_saves.poll, monotonic_ms)
+        run("chores", self.new_queues.tick)
         self.health.poll(monotonic_ms)
         run("arm near timers", self.timer.pending.arm_near, now_ms)
         run("blocks", self.block_scheduler.tick, now_ms)
@@ -376,8 +385,8 @@ class Broker:
         run("snapshots", self.snapshots.poll, monotonic_ms)
         run("delay offsets", self.delay_offsets.poll, monotonic_ms)
         run("files ahead", self.preallocator.poll, self.timer.pending.armed.bytes)
-        if self.index is not None and not self._index_waits(self.index):
-            run("message index", self.index.poll)
+        if self.index_pacing is not None:
+            run("message index", self.index_pacing.poll)
         run("held queries", self.holds.wake, self.index)
         return bool(self._received or released or appended)
 
@@ -429,6 +438,8 @@ class Broker:
             self.calls.next_deadline_ms(),
             self.flush.next_ms(),
             self.pipeline.next_ms(monotonic_ms),
+            self.table_saves.next_ms(),
+            self.new_queues.next_ms(),
             self.timer_stops.next_ms(),
             self.count_audit.next_ms(),
             self.releaser.next_retry_ms(),
@@ -451,7 +462,7 @@ class Broker:
             log.error("queue units are missing, and the next start writes them: %s", error)
         if self.health.failure is None:
             self.transactions.close()
-        self.periodic_tasks.save_tables()
+        self.table_saves.close()
         if self.health.failure is None:
             self.pipeline.close()
             self.timer_metrics.close()

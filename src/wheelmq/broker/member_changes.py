@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.connection import Connection
@@ -11,6 +12,8 @@ from wheelmq.broker.state.clients import Clients
 from wheelmq.broker.state.consumer_filters import ConsumerFilters
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+
+CLIENTS_EXPIRE_MS: Final = 10_000
 
 
 class MemberChanges:
@@ -41,6 +44,13 @@ class MemberChanges:
                 self._consumer_filters.unregister(group)
             if notify:
                 self.note_change(group)
+
+    def drop_silent(self, monotonic_ms: int) -> None:
+        """Close the connections of clients without a heartbeat for too long. Call it every `CLIENTS_EXPIRE_MS`."""
+        connections, groups = self._clients.expire(monotonic_ms - self._settings.client_expiry_ms)
+        for connection in connections:
+            connection.close()
+        self.note_left(groups)
 
     def notify_members(self) -> None:
         """Notify the members of all groups that changed since the last call."""

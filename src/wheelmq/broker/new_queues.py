@@ -58,6 +58,10 @@ class NewQueues:
         self._waiting.setdefault(queue, []).append(serve)
         self._count += 1
 
+    def next_ms(self) -> int | None:
+        """Return 0 if sends wait for the next tick, and None otherwise."""
+        return 0 if self._count else None
+
     def tick(self) -> None:
         """Begin a new count, and serve the sends that waited for it."""
         self._opened = 0

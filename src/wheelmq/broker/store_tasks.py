@@ -1,0 +1,109 @@
+"""Periodic work on the files of the store: checkpoints, the check of its lock, and the removal of expired files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from wheelmq.broker.admission.error_text import rejection_text
+from wheelmq.broker.admission.store_health import StoreHealth
+from wheelmq.broker.background_jobs import log_failure, run_in_background
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.store.expiry import Expiry
+from wheelmq.store.store import Store
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import StoreRemoved
+from wheelmq.system.single_flight import SingleFlight
+from wheelmq.system.workers import Worker, Workers
+
+log = logging.getLogger(__name__)
+
+LOCK_CHECK_MS: Final = 1000
+CHECKPOINT_REST: Final = 9
+"""Rest of the disk after a checkpoint, as a multiple of the time that the checkpoint took."""
+
+
+def store_tasks(
+    store: Store,
+    timer: Timer,
+    block_scheduler: BlockScheduler,
+    expiry: Expiry,
+    health: StoreHealth,
+    workers: Workers,
+    settings: BrokerSettings,
+) -> list[tuple[int, Callable[[], object]]]:
+    """Return the tasks, each with its interval in milliseconds."""
+    background, clean_ms = workers.background, settings.clean_resource_interval_ms
+    return [
+        (settings.checkpoint_ms, Checkpoints(store, background).begin),
+        (settings.checkpoint_ms, partial(block_scheduler.write_checkpoints, SingleFlight(background))),
+        (clean_ms, expiry.poll),
+        (clean_ms, lambda: expire_blocks(block_scheduler, store.clock, health, background)),
+        (clean_ms, lambda: run_in_background(timer.drop_log(), background)),
+        (LOCK_CHECK_MS, StoreLockCheck(store, health, workers.tables).begin),
+    ]
+
+
+class Checkpoints:
+    """Writes checkpoints of the store, one at a time. The disk rests after each.
+
+    With thousands of queues, a checkpoint keeps the disk busy for seconds.
+    """
+
+    def __init__(self, store: Store, worker: Worker) -> None:
+        self._store = store
+        self._flight = SingleFlight(worker)
+        self._from_ms = 0
+        """Monotonic time from which the next checkpoint may begin."""
+
+    def begin(self) -> None:
+        """Begin a checkpoint, unless one is running, the disk rests, or the last one has everything."""
+        clock = self._store.clock
+        began_ms = clock.monotonic_ms()
+        if self._flight.is_running or began_ms < self._from_ms:
+            return
+        job = self._store.checkpoint_job()
+        if job is None:
+            return
+
+        def rest(result: object) -> None:
+            now_ms = clock.monotonic_ms()
+            self._from_ms = now_ms + CHECKPOINT_REST * (now_ms - began_ms)
+            log_failure(result)
+
+        self._flight.submit(job, done=rest, failed=rest)
+
+
+class StoreLockCheck:
+    """Fails the broker if its store was removed or replaced: it would lose everything that it stores."""
+
+    def __init__(self, store: Store, health: StoreHealth, worker: Worker) -> None:
+        self._disk = store.disk
+        self._root = store.paths.root
+        self._health = health
+        self._worker = worker
+
+    def begin(self) -> None:
+        """Begin a check."""
+        self._worker.submit(lambda: self._disk.check_locked(self._root), self._done)
+
+    def _done(self, result: object) -> None:
+        if isinstance(result, StoreRemoved) and self._health.failure is None:
+            log.critical("%s", rejection_text(result))
+            self._health.fail(result)
+
+
+def expire_blocks(block_scheduler: BlockScheduler, clock: Clock, health: StoreHealth, worker: Worker) -> None:
+    """Remove past blocks on the worker."""
+
+    def expire() -> int:
+        jobs = list(block_scheduler.expire(clock.now_ms()))
+        for job, done in jobs:
+            worker.submit(job, done)
+        return len(jobs)
+
+    health.run_or_reject(expire)
