@@ -85,7 +85,7 @@ class BrokerApp:
             ),
         )
         self.broker.shell_figures = self._server.figures
-        self.registration = Registrar(self.broker)
+        self.registration = Registrar(self.settings, self.broker.topics, self.broker.clock)
         self._server.on_tick = self._after_tick
         await self._server.listen(self.settings.listen_host, self.settings.listen_port)
         if self.settings.fast_port_enable:

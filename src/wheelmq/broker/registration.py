@@ -10,18 +10,17 @@ import contextlib
 import logging
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.state.topics import Topics
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import REPLACED_ADDRESS
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
+from wheelmq.system.clock import Clock
 from wheelmq.system.rate_limited_log import RateLimitedLog
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +36,9 @@ class Registrar:
     A name server that is down or hangs delays no other.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._servers = [_NameServer(broker, address, self._check_all) for address in broker.settings.namesrv]
+    def __init__(self, settings: BrokerSettings, topics: Topics, clock: Clock) -> None:
+        self._topics = topics
+        self._servers = [_NameServer(address, settings, topics, clock, self._check_all) for address in settings.namesrv]
         self.registered = asyncio.Event()
         """Set once every name server has accepted a registration."""
 
@@ -50,8 +49,8 @@ class Registrar:
 
     def poll(self) -> None:
         """Register soon if a topic has changed."""
-        if self._broker.topics.changed:
-            self._broker.topics.changed = False
+        if self._topics.changed:
+            self._topics.note_registration()
             for server in self._servers:
                 server.wanted.set()
 
@@ -67,16 +66,20 @@ class Registrar:
 class _NameServer:
     """One name server, and whether it knows the broker."""
 
-    def __init__(self, broker: Broker, address: str, registered: Callable[[], None]) -> None:
-        self._broker = broker
+    def __init__(
+        self, address: str, settings: BrokerSettings, topics: Topics, clock: Clock, registered: Callable[[], None]
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._clock = clock
         self._registered = registered
-        self._log = RateLimitedLog(log, broker.clock.monotonic)
+        self._log = RateLimitedLog(log, clock.monotonic)
         self.wanted = asyncio.Event()
         """Set to register before the period is over."""
         self.is_registered = False
         """Whether it has accepted a registration."""
         self._caller = RpcClient(address, on_lost=self.wanted.set)
-        self._limited_log = RateLimitedLog(log, broker.clock.monotonic)
+        self._limited_log = RateLimitedLog(log, clock.monotonic)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -86,29 +89,29 @@ class _NameServer:
         if self._task is not None:
             self._task.cancel()
         try:
-            await self._caller.ask(Command(code=RequestCode.UNREGISTER_BROKER, ext=_header(self._broker)), 1.0)
+            await self._caller.ask(Command(code=RequestCode.UNREGISTER_BROKER, ext=_header(self._settings)), 1.0)
         except (CallError, Refused) as error:
             log.info("the broker could not unregister at name server %s: %s", self._caller.address, error)
         await self._caller.close()
 
     async def _run(self) -> None:
-        await asyncio.sleep(max(0, self._broker.settings.disappear_time_after_start) / 1000)
+        await asyncio.sleep(max(0, self._settings.disappear_time_after_start) / 1000)
         while True:
             self.wanted.clear()
-            began_s = self._broker.clock.monotonic()
-            command = register_command(self._broker)
-            rest_s = ENCODING_REST * (self._broker.clock.monotonic() - began_s)
+            began_s = self._clock.monotonic()
+            command = register_command(self._settings, self._topics)
+            rest_s = ENCODING_REST * (self._clock.monotonic() - began_s)
             succeeded = await self._register(command)
             await asyncio.sleep(rest_s)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._broker.settings.register_period_ms / 1000 if succeeded else RETRY_S):
+                async with asyncio.timeout(self._settings.register_period_ms / 1000 if succeeded else RETRY_S):
                     await self.wanted.wait()
             if not succeeded:
                 await asyncio.sleep(RETRY_S)  # do not hurry a server that closes each connection
 
     async def _register(self, command: Command) -> bool:
         try:
-            timeout_s = self._broker.settings.register_timeout_ms / 1000
+            timeout_s = self._settings.register_timeout_ms / 1000
             answer = await self._caller.ask(command, timeout_s)
         except (CallError, Refused) as error:
             self._log.warn("registration", "not registered at name server %s: %s", self._caller.address, error)
@@ -124,26 +127,25 @@ class _NameServer:
         other = answer.ext.get(REPLACED_ADDRESS)
         if other is None:
             return
-        settings = self._broker.settings
         self._limited_log.warn(
             "twin",
             "name server %s knows another broker with the name %r and the id %d, at %s: each registration replaces "
             "the routes of the other broker. Give one of the two another broker_name",
             self._caller.address,
-            settings.broker_name,
-            settings.broker_id,
+            self._settings.broker_name,
+            self._settings.broker_id,
             other,
         )
 
 
-def register_command(broker: Broker) -> Command:
-    """Return the request that registers `broker` with all its topics.
+def register_command(settings: BrokerSettings, topics: Topics) -> Command:
+    """Return the request that registers the broker with all its topics.
 
     Apache's header requires haServerAddr. It is empty because the broker accepts no replicas. A slave of Apache's
     that joins this broker name then connects to no port of another service.
     """
-    body = bodies.write(bodies.Registration(topic_config_serialize_wrapper=broker.topics.wrapper()))
-    ext = _header(broker) | headers.texts(
+    body = bodies.write(bodies.Registration(topic_config_serialize_wrapper=topics.wrapper()))
+    ext = _header(settings) | headers.texts(
         haServerAddr="",
         compressed=False,
         bodyCrc32=zlib.crc32(body) & 0x7FFF_FFFF,
@@ -151,8 +153,7 @@ def register_command(broker: Broker) -> Command:
     return Command(code=RequestCode.REGISTER_BROKER, ext=ext, body=body)
 
 
-def _header(broker: Broker) -> dict[str, str]:
-    settings = broker.settings
+def _header(settings: BrokerSettings) -> dict[str, str]:
     return headers.texts(
         brokerName=settings.broker_name,
         brokerAddr=f"{settings.broker_ip}:{settings.listen_port}",

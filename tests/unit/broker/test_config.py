@@ -35,7 +35,7 @@ def get(harness: BrokerHarness) -> tuple[dict[str, str], dict[str, int]]:
 
 
 def registered(harness: BrokerHarness) -> dict[str, Any]:
-    body = json.loads(bytes(register_command(harness.broker).body))
+    body = json.loads(bytes(register_command(harness.broker.settings, harness.broker.topics).body))
     return dict(body["topicConfigSerializeWrapper"]["topicConfigTable"])
 
 
@@ -138,7 +138,7 @@ def test_sends_before_the_start_accept_time_are_rejected(harness: BrokerHarness)
 class TestPermission:
     def test_a_new_broker_permission_is_registered_again(self, harness: BrokerHarness) -> None:
         harness.send("T")
-        harness.broker.topics.changed = False
+        harness.broker.topics.note_registration()
         version = harness.broker.topics.version
         assert registered(harness)["T"]["perm"] == 6
         assert update(harness, brokerPermission="4").code == OK

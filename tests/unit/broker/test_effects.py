@@ -99,7 +99,7 @@ def shows(*keys: str) -> Callable[[Callable[[Path], None]], Callable[[Path], Non
 def identity(folder: Path) -> None:
     chosen: dict[str, Any] = {"broker_name": "b", "cluster": "c", "broker_id": 7, "broker_ip": "10.1.2.3"}
     with BrokerHarness(folder, listen_port=777, **chosen) as harness:
-        ext = register_command(harness.broker).ext
+        ext = register_command(harness.broker.settings, harness.broker.topics).ext
         registered = {name: ext[name] for name in ("brokerName", "clusterName", "brokerId", "brokerAddr")}
         assert registered == {"brokerName": "b", "clusterName": "c", "brokerId": "7", "brokerAddr": "10.1.2.3:777"}
         assert harness.send("T").code == ResponseCode.SYSTEM_BUSY
@@ -457,7 +457,7 @@ def registration(folder: Path) -> None:
         with BrokerHarness(folder / str(answers), namesrv=(address,)) as harness:
             for name, value in chosen.items():
                 setattr(harness.broker.settings, name, value)  # below the smallest valid value
-            registration = Registrar(harness.broker)
+            registration = Registrar(harness.broker.settings, harness.broker.topics, harness.clock)
             registration.start()
             async with asyncio.timeout(60):
                 for _ in range(enough):

@@ -168,7 +168,7 @@ class TestQueues:
         assert harness.send("T", queue_id=queue_id).code == ResponseCode.INVALID_PARAMETER
 
     def test_a_new_topic_inherits_from_the_default_topic(self, harness: BrokerHarness) -> None:
-        harness.broker.topics.changed = False
+        harness.broker.topics.note_registration()
         assert harness.send("NEW", d=3).code == 0
         config = harness.broker.topics.get("NEW")
         assert config is not None

@@ -83,4 +83,4 @@ def test_a_slave_logs_one_warning_at_the_start(tmp_path: Path, caplog: pytest.Lo
 def test_a_registration_names_no_address_for_replicas(tmp_path: Path, broker_id: int) -> None:
     """Apache's name server requires the field. No slave of Apache's may connect to the port of another service."""
     with BrokerHarness(tmp_path, broker_id=broker_id) as harness:
-        assert register_command(harness.broker).ext["haServerAddr"] == ""
+        assert register_command(harness.broker.settings, harness.broker.topics).ext["haServerAddr"] == ""

@@ -42,8 +42,8 @@ class TopicUnsaved(Exception):
 class Topics:
     """Topic configs by name.
 
-    `version` counts changes. `changed` is set when the broker must register again. A change is visible at once and
-    `file` writes it soon. A new topic takes no message until it is on disk.
+    `version` counts changes. A change is visible at once and `file` writes it soon. A new topic takes no message until
+    it is on disk.
     """
 
     def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings, worker: Worker) -> None:
@@ -56,7 +56,7 @@ class Topics:
         self._table: dict[str, TopicConfig] = dict(stored.topic_config_table)
         for config in self._table.values():
             _bound_queues(config)
-        self.changed = True
+        self._has_changed = True
         self.changes = 0
         """Changes of topics since the start. A derived table compares it and asks `changed_since`."""
         self._recent: deque[str] = deque(maxlen=RECENT_MAX)
@@ -205,6 +205,15 @@ class Topics:
             table = {name: structs.replace(config, perm=config.perm & allowed) for name, config in table.items()}
         return TopicConfigTable(data_version=self.version, topic_config_table=table)
 
+    @property
+    def changed(self) -> bool:
+        """Whether the broker must register again."""
+        return self._has_changed
+
+    def note_registration(self) -> None:
+        """Note that a registration with all changes up to now begins."""
+        self._has_changed = False
+
     def renew_version(self) -> None:
         """Register all topics again with a new version, because settings of registrations have changed."""
         self._note_version()
@@ -213,7 +222,7 @@ class Topics:
 
     def _note_version(self) -> None:
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
-        self.changed = True
+        self._has_changed = True
 
     def _change(self, changed: Mapping[str, TopicConfig | None]) -> None:
         """Apply changes in memory, and have the file written."""

@@ -67,10 +67,10 @@ class Names:
         now_ms = self._clock.monotonic_ms()
         if self._broker_connection is not None and not broker.topics.changed and now_ms < self._next_ms:
             return
-        broker.topics.changed = False
+        broker.topics.note_registration()
         if self._broker_connection is None:
             self._broker_connection = self._connect()
-        answer = self._ask(register_command(broker), self._broker_connection)
+        answer = self._ask(register_command(broker.settings, broker.topics), self._broker_connection)
         assert answer.code == ResponseCode.SUCCESS, answer
         self._next_ms = now_ms + broker.settings.register_period_ms
 
