@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.broker.request import Matches
+from wheelmq.broker.answers import Matches
 from wheelmq.formats.disk.properties import StoredProperties
 from wheelmq.formats.kernels.journal import POSITION, QUEUE, QUEUE_OFFSET, SIZE, TAG_CODE
 from wheelmq.store.commit_log import CommitLog

@@ -18,6 +18,9 @@ from wheelmq.broker.admission.unsupported_codes import REASONS
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.holds import HOLDS_MAX, HOLDS_OF_ONE_MAX
 from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hold, LaterAnswer, PeerError, Request
+from wheelmq.broker.answers import Answer, Durable, DurableInBlock, Hold, LaterAnswer, PeerError
+from wheelmq.broker.request import Request
+from wheelmq.broker.unsupported_codes import REASONS
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 A = TypeVar("A")
+
+Handler = Callable[[Request, "Broker"], Answer]
 
 HANDLERS: dict[int, Handler] = {}
 

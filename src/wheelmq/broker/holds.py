@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
+from wheelmq.broker.answers import Hold, Matches, Wants
 from wheelmq.broker.arrivals import is_of_a_tag
 from wheelmq.broker.connection import Connection
-from wheelmq.broker.request import Hold, Matches, Wants
 from wheelmq.formats.wire.frame import Command
 
 DEADLINES_OVER: Final = 64

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from wheelmq.broker.request import Answer, Durable, DurableInBlock, PeerError
+from wheelmq.broker.answers import Answer, Durable, DurableInBlock, PeerError
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from wheelmq.broker.request import Answer, Give, LaterAnswer, Request
+from wheelmq.broker.answers import Answer, Give, LaterAnswer
+from wheelmq.broker.request import Request
 from wheelmq.filter.expression import ExpressionError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final
 
+from wheelmq.broker.answers import Answer, Hold, PeerError
 from wheelmq.broker.holds import Holds
-from wheelmq.broker.request import Answer, Hold, PeerError
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.system.clock import Clock

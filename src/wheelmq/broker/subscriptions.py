@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from wheelmq.broker.request import Matches, PeerError
+from wheelmq.broker.answers import Matches, PeerError
 from wheelmq.broker.state.consumer_filters import ConsumerFilters, compiled
 from wheelmq.filter.expression import Condition, ExpressionError, Properties
 from wheelmq.filter.values import EvaluationError

@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 
 from tests.unit.broker.test_handlers import send_heartbeat
+from wheelmq.broker.answers import Hold
 from wheelmq.broker.handlers import pull as pulls
 from wheelmq.broker.holds import WOKEN_MAX, Holds
-from wheelmq.broker.request import Hold
 from wheelmq.filter.expression import Ordered
 from wheelmq.formats.java import java_hash
 from wheelmq.formats.kernels.journal import TAG_CODE

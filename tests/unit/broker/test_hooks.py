@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from wheelmq.broker.answers import PeerError
 from wheelmq.broker.hooks import ConsumeMessageContext, MessageKind, SendMessageContext
-from wheelmq.broker.request import PeerError
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command

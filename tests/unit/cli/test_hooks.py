@@ -23,7 +23,7 @@ from wheelmq.system.clock import SystemClock
 from wheelmq.testing.harness import BrokerHarness
 
 SOURCE = """
-from wheelmq.broker.request import PeerError
+from wheelmq.broker.answers import PeerError
 from wheelmq.formats.wire.codes import ResponseCode
 
 class Both:

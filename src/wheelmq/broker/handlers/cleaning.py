@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.formats.wire.codes import RequestCode
 
 if TYPE_CHECKING:

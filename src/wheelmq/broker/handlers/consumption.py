@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.queues import bounds, queue_name, stored_ms, topic_of
-from wheelmq.broker.request import Answer, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.broker.slices import Steps
 from wheelmq.formats.wire import bodies, queue_tables
 from wheelmq.formats.wire.bodies import QueueName, TopicConfig

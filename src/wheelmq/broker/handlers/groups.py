@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import when_saved
 from wheelmq.broker.state.attributes import BadAttribute, changed
 from wheelmq.formats import names

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.parsing import when_parsed
-from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.broker.slices import Steps
 from wheelmq.broker.state.clients import Client
 from wheelmq.broker.state.consumer_filters import compiled

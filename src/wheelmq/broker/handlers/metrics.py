@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.overdue import overdue, pipeline_problem
 from wheelmq.broker.overview import overview
-from wheelmq.broker.request import Answer, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.headers import MetricsHeader
 

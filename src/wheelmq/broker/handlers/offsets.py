@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.broker.state.topics import QUEUES_MAX
 from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode

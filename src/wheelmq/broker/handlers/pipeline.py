@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from wheelmq.broker.answers import Answer, Hold, PeerError, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.part_settings import store_sizes
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
+from wheelmq.broker.request import Request
+from wheelmq.broker.turn_coordinator import store_sizes
 from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Stale, TurnRejected
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode

@@ -10,9 +10,10 @@ import logging
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from wheelmq.broker.answers import Answer, Hold, PeerError, reply
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.pipeline import STALE
-from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.delay.timer.portions import OnDisk, Portion
 from wheelmq.delay.timer.turns import Stale
 from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, level_queue

@@ -6,13 +6,14 @@ import logging
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from wheelmq.broker.answers import Answer, Hold, PeerError, Wants
 from wheelmq.broker.arrivals import is_of_a_tag
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.offsets import is_in_memory
 from wheelmq.broker.hook_contexts import pull_context
 from wheelmq.broker.parsing import when_parsed
-from wheelmq.broker.request import Answer, Hold, PeerError, Request, Wants
+from wheelmq.broker.request import Request
 from wheelmq.broker.state.consumer_filters import SQL92
 from wheelmq.broker.subscriptions import EVERYTHING, Forbidden, MessageFilter, filter_of, forbidden
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT

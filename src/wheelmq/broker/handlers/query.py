@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from wheelmq.broker.answers import Answer, Hold, PeerError, reply
 from wheelmq.broker.block_queries import SEARCH_MS, KeySearch, is_in_block, view
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.delay.delivery_state import KeyQuery
 from wheelmq.formats.disk.origin import Origin
 from wheelmq.formats.units import LogPosition, Millis

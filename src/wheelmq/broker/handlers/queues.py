@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.broker.slices import Steps
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset

@@ -7,9 +7,10 @@ import binascii
 from typing import TYPE_CHECKING, NamedTuple
 
 from wheelmq.broker.admission.put_status import PutFailed
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, put
-from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.parked import delete_key

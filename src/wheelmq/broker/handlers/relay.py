@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from wheelmq.broker.answers import Answer, Give, LaterAnswer, PeerError, reply
 from wheelmq.broker.calls import Unanswered
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, Give, LaterAnswer, PeerError, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.broker.state.clients import Client
 from wheelmq.formats.disk.message_id import parse_offset_message_id
 from wheelmq.formats.wire import bodies, queue_tables

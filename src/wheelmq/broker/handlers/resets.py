@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.offsets import offset_at
 from wheelmq.broker.handlers.relay import VERSION_WITH_OFFSETS, check_versions
-from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.formats.wire import queue_tables
 from wheelmq.formats.wire.bodies import QueueName, TopicConfig
 from wheelmq.formats.wire.client_calls import ResetOffsetHeader

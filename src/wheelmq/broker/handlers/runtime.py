@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from wheelmq.broker.admission import overload
+from wheelmq.broker import overload
+from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import VERSION
 from wheelmq.observe.histogram import Histogram

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
+from wheelmq.broker.answers import Answer, DurableInBlock, Give, LaterAnswer, PeerError
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import (
@@ -22,6 +23,8 @@ from wheelmq.broker.handlers.put import (
 from wheelmq.broker.hook_contexts import send_context
 from wheelmq.broker.hooks import SendMessageContext
 from wheelmq.broker.request import Answer, DurableInBlock, Give, LaterAnswer, PeerError, Request
+from wheelmq.broker.put_status import PutFailed, PutStatus
+from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.broker.transactions.halves import half_of
 from wheelmq.delay.blocks.park import SecondsRejected, asked_due_ms

@@ -9,6 +9,9 @@ from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, check_writable, put
 from wheelmq.broker.hook_contexts import send_back_context
 from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.answers import Answer, PeerError, reply
+from wheelmq.broker.put_status import PutFailed, PutStatus
+from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from wheelmq.broker.answers import Answer, Hold, PeerError, reply
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.delay import listing
 from wheelmq.delay.delivery_state import KeyQuery, delivery_states, delivery_states_of
 from wheelmq.delay.levels.offsets import DelayOffsetsBody

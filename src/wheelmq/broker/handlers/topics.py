@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from wheelmq.broker.background_jobs import run_in_background
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import when_saved
 from wheelmq.broker.state.attributes import MESSAGE_TYPE, BadAttribute, changed, parse
 from wheelmq.broker.state.topics import check_queues
