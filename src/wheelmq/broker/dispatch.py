@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.admission.unsupported_codes import REASONS
+from wheelmq.broker.answers import Answer, Durable, DurableInBlock, Hold, LaterAnswer, PeerError
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.holds import HOLDS_MAX, HOLDS_OF_ONE_MAX
-from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hold, LaterAnswer, PeerError, Request
-from wheelmq.broker.answers import Answer, Durable, DurableInBlock, Hold, LaterAnswer, PeerError
 from wheelmq.broker.request import Request
-from wheelmq.broker.unsupported_codes import REASONS
+from wheelmq.delay.timer.turns import LeaseHeld, Stale, TurnRejected
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -40,6 +39,13 @@ A = TypeVar("A")
 Handler = Callable[[Request, "Broker"], Answer]
 
 HANDLERS: dict[int, Handler] = {}
+
+_TURN_ERRORS: Final = {
+    LeaseHeld: (ResponseCode.NO_PERMISSION, "LEASE_HELD"),
+    Stale: (ResponseCode.INVALID_PARAMETER, "STALE"),
+    TurnRejected: (ResponseCode.ILLEGAL_OPERATION, "TURN_REFUSED"),
+}
+"""Code and first word of the answers that reject a request of the pipeline (docs/formats/turns.md)."""
 
 _TOO_MANY_HELD: Final = (
     f"too many held requests: at most {HOLDS_OF_ONE_MAX} per connection and {HOLDS_MAX} in total. A pull by tags "
@@ -196,6 +202,9 @@ class Dispatch:
             return self._try(connection, asked, partial(self._broker.failed_puts.answer, failed))[0], True
         except PeerError as rejection:
             return Command(code=rejection.code, remark=rejection.remark, ext=rejection.ext), True
+        except (LeaseHeld, Stale, TurnRejected) as error:
+            code, word = _TURN_ERRORS[type(error)]
+            return Command(code=code, remark=f"{word}: {error}"), True
         except (HeaderError, BodyError) as error:
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error)), True
         except DiskFull as error:

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
-from wheelmq.broker.request import PeerError
 from wheelmq.broker.answers import PeerError
-from wheelmq.broker.put_status import PutStatus
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.observe.histogram import Histogram

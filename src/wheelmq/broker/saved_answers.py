@@ -7,10 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.admission.error_text import rejection_text
-from wheelmq.broker.new_queues import QueueUnopened
-from wheelmq.broker.request import Answer, Give, LaterAnswer, PeerError, Request
 from wheelmq.broker.answers import Answer, Give, LaterAnswer, PeerError
-from wheelmq.broker.rejection import rejection_text
+from wheelmq.broker.new_queues import QueueUnopened
 from wheelmq.broker.request import Request
 from wheelmq.broker.state.table_file import WAITERS_MAX, TableFile
 from wheelmq.broker.state.topics import TopicUnsaved

@@ -10,7 +10,7 @@ from wheelmq.broker.admission.failed_puts import failed_put_answer
 from wheelmq.broker.admission.put_status import CODES, PutFailed, PutStatus
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.admission.store_health import RETRY_MS, StoreHealth
-from wheelmq.broker.request import PeerError
+from wheelmq.broker.answers import PeerError
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.wire.codes import ResponseCode

@@ -16,11 +16,9 @@ import time
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.admission.store_health import StoreHealth
-from wheelmq.broker.request import PeerError
+from wheelmq.broker.answers import PeerError
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.paths import StorePaths
-from wheelmq.broker.answers import PeerError
-from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.observe.ticks import Ticks
 from wheelmq.system.clock import Clock

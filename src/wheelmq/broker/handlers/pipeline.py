@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wheelmq.broker.answers import Answer, Hold, PeerError, reply
+from wheelmq.broker.answers import Answer, Hold, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.part_settings import store_sizes
-from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
 from wheelmq.broker.request import Request
-from wheelmq.broker.turn_coordinator import store_sizes
-from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Stale, TurnRejected
+from wheelmq.delay.timer.turns import Holder, Part
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 PLAN_WAIT_MS_MAX = 1000
-STALE = "STALE"
-LEASE_HELD = "LEASE_HELD"
-TURN_REFUSED = "TURN_REFUSED"
 
 
 @serves(RequestCode.WMQ_PIPELINE_OPEN)
@@ -45,12 +40,7 @@ def open_lease(request: Request, broker: Broker) -> Answer:
             return reply(body=msgspec.json.encode(_terms(broker, granted[0])))
         return reply(ResponseCode.SYSTEM_ERROR, "the flush of the new epoch did not end in time") if last else None
 
-    try:
-        broker.pipeline.open(holder, durable)
-    except LeaseHeld as held:
-        raise PeerError(ResponseCode.NO_PERMISSION, f"{LEASE_HELD}: {held}") from None
-    except Stale as stale:
-        raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
+    broker.pipeline.open(holder, durable)
     return attempt(False) or Hold(key, broker.settings.response_timeout_ms, attempt)
 
 
@@ -74,10 +64,7 @@ def next_plan(request: Request, broker: Broker) -> Answer:
     header = request.header(TurnHeader)
 
     def attempt(last: bool) -> Command | None:
-        try:
-            plan = broker.pipeline.next_plan(header.epoch)
-        except Stale as stale:
-            return reply(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}")
+        plan = broker.pipeline.next_plan(header.epoch)
         if plan is not None:
             return reply(body=msgspec.json.encode(plan))
         return reply(ResponseCode.PULL_NOT_FOUND, "there is no work for a turn") if last else None
@@ -88,10 +75,7 @@ def next_plan(request: Request, broker: Broker) -> Answer:
 @serves(RequestCode.WMQ_PIPELINE_RENEW)
 def renew(request: Request, broker: Broker) -> Answer:
     """Renew the lease. The answer says for how long its turns made no progress, because one may hang."""
-    try:
-        broker.timer.turns.renew(request.header(TurnHeader).epoch, broker.clock.monotonic_ms())
-    except Stale as stale:
-        raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
+    broker.timer.turns.renew(request.header(TurnHeader).epoch, broker.clock.monotonic_ms())
     return reply(quietMs=broker.pipeline.lease.quiet_ms())
 
 
@@ -100,15 +84,10 @@ def upload(request: Request, broker: Broker) -> Answer:
     """Receive one chunk of the rows of a task attempt."""
     header = request.header(UploadHeader)
     turns = broker.timer.turns
-    try:
-        turns.renew(header.epoch, broker.clock.monotonic_ms())
-        key = (header.kind, header.part, header.attempt)
-        turns.upload(header.epoch, header.turn, key, header.chunk, request.body)
-        broker.pipeline.lease.note_progress()
-    except Stale as stale:
-        raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
-    except TurnRejected as refused:
-        raise PeerError(ResponseCode.ILLEGAL_OPERATION, f"{TURN_REFUSED}: {refused}") from None
+    turns.renew(header.epoch, broker.clock.monotonic_ms())
+    key = (header.kind, header.part, header.attempt)
+    turns.upload(header.epoch, header.turn, key, header.chunk, request.body)
+    broker.pipeline.lease.note_progress()
     return reply()
 
 
@@ -117,10 +96,5 @@ def commit(request: Request, broker: Broker) -> Answer:
     """Commit the turn with the task attempts that the body names."""
     header = request.header(TurnHeader)
     winners = bodies.read(request.body, list[Part])
-    try:
-        broker.pipeline.commit(header.epoch, header.turn, winners)
-    except Stale as stale:
-        raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
-    except TurnRejected as refused:
-        raise PeerError(ResponseCode.ILLEGAL_OPERATION, f"{TURN_REFUSED}: {refused}") from None
+    broker.pipeline.commit(header.epoch, header.turn, winners)
     return reply(turn=broker.timer.turns.turn)

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from wheelmq.broker.answers import Answer, Hold, PeerError, reply
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.handlers.pipeline import STALE
 from wheelmq.broker.request import Request
 from wheelmq.delay.timer.portions import OnDisk, Portion
-from wheelmq.delay.timer.turns import Stale
 from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, level_queue
 from wheelmq.formats.disk.origin import stream_number
 from wheelmq.formats.wire import headers
@@ -36,14 +34,12 @@ def read(request: Request, broker: Broker) -> Answer:
     """Return ranges of the store's files: as many of the requested ones as fit into an answer."""
     header = request.header(ReadHeader)
     turns = broker.timer.turns
+    turns.renew(header.epoch, broker.clock.monotonic_ms())
+    plan = turns.under_way(header.epoch, header.turn)
+    broker.pipeline.lease.note_progress()
     try:
-        turns.renew(header.epoch, broker.clock.monotonic_ms())
-        plan = turns.under_way(header.epoch, header.turn)
-        broker.pipeline.lease.note_progress()
         kind, ranges = FileKind(header.kind), read_ranges(request.body)
         _check_name(broker, kind, header.name)
-    except Stale as stale:
-        raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
     except ValueError as error:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, f"{UNREADABLE}: {error}") from None
     blocks = {name: units for _, name, units in plan.blocks.blocks} if plan.blocks is not None else {}

@@ -11,11 +11,8 @@ import msgspec
 
 from wheelmq.broker.admission.error_text import rejection_text
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
-from wheelmq.broker.put_times import timed
-from wheelmq.broker.request import Answer, Durable, PeerError
 from wheelmq.broker.answers import Answer, Durable, PeerError
-from wheelmq.broker.put_status import PutFailed, PutStatus
-from wheelmq.broker.rejection import rejection_text
+from wheelmq.broker.put_times import timed
 from wheelmq.broker.transactions.halves import ROOM_BYTES, has_room
 from wheelmq.delay.blocks.block import Put
 from wheelmq.delay.blocks.park import park_in_block

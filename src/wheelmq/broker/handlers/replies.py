@@ -17,8 +17,6 @@ from wheelmq.broker.connection import Connection, host_text, peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, put
 from wheelmq.broker.handlers.send import check_topic, marks
-from wheelmq.broker.request import Answer, Durable, Give, LaterAnswer, PeerError, Request
-from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import when_topic_saved
 from wheelmq.formats.disk import properties as props

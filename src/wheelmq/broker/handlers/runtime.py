@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from wheelmq.broker.admission import overload
-from wheelmq.broker import overload
 from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request

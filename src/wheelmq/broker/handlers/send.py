@@ -22,8 +22,6 @@ from wheelmq.broker.handlers.put import (
 )
 from wheelmq.broker.hook_contexts import send_context
 from wheelmq.broker.hooks import SendMessageContext
-from wheelmq.broker.request import Answer, DurableInBlock, Give, LaterAnswer, PeerError, Request
-from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.broker.transactions.halves import half_of

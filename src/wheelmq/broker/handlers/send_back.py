@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, check_writable, put
 from wheelmq.broker.hook_contexts import send_back_context
-from wheelmq.broker.request import Answer, PeerError, Request, reply
-from wheelmq.broker.answers import Answer, PeerError, reply
-from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.formats import names

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.answers import Answer, PeerError, reply
+from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, put, put_half
-from wheelmq.broker.request import Answer, PeerError, Request, reply
-from wheelmq.broker.answers import Answer, PeerError, reply
-from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Request
 from wheelmq.broker.transactions import halves
 from wheelmq.broker.transactions.transactions import COMMIT, ROLLBACK
