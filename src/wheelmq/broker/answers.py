@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from wheelmq.filter.expression import Properties
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
+
+R = TypeVar("R")
 
 
 class PeerError(Exception):
@@ -78,18 +81,69 @@ class Wants:
     of the messages that the queue got since the hold began."""
 
 
-Give = Callable[[Callable[[], "Answer"]], None]
-"""Takes a function that creates the answer. Its exception becomes the answer, as for a handler."""
+class Deferred:
+    """An answer that is given later, at most once.
+
+    The part that makes the answer calls `give` or `fail`. The answer may be another deferred one.
+    """
+
+    __slots__ = ("_given", "_taker", "is_over")
+
+    def __init__(self) -> None:
+        self.is_over = False
+        """Whether the answer was given, or nobody gets one any more."""
+        self._given: Given = None
+        self._taker: Callable[[Given], object] | None = None
+
+    def give(self, answer: Answer) -> None:
+        """Give the answer; None if there is none. Has no effect once the deferred answer is over."""
+        self._end(answer)
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an exception, as if the handler of the request had raised it."""
+        self._end(error)
+
+    def callback(self, make: Callable[[R], Answer]) -> Callable[[R], None]:
+        """Return a function that takes a result, and gives the answer that `make` returns for it, or its exception."""
+
+        def take(result: R) -> None:
+            try:
+                answer = make(result)
+            except Exception as error:
+                self.fail(error)
+            else:
+                self.give(answer)
+
+        return take
+
+    def when_given(self, take: Callable[[Given], object]) -> None:
+        """Pass the answer, or the exception, to `take` once it is given. Several functions are called in order."""
+        first = self._taker
+        if self.is_over:
+            take(self._given)
+        elif first is None:
+            self._taker = take
+        else:
+            self._taker = lambda given: (first(given), take(given))
+
+    def then(self, transform: Callable[[Given], Answer]) -> Deferred:
+        """Return the answer that `transform` makes of this one, or of its exception."""
+        transformed = Deferred()
+        self.when_given(transformed.callback(transform))
+        return transformed
+
+    def _end(self, given: Given) -> None:
+        if self.is_over:
+            return
+        self.is_over, self._given = True, given
+        taker, self._taker = self._taker, None
+        if taker is not None:
+            taker(given)
 
 
-@dataclass(slots=True)
-class LaterAnswer:
-    """An answer that depends on another part. `begin` is called once, with a function that takes the answer once."""
-
-    begin: Callable[[Give], None]
-
-
-Answer = Command | Durable | DurableInBlock | Hold | LaterAnswer | None
+Answer = Command | Durable | DurableInBlock | Hold | Deferred | None
+Given = Answer | Exception
+"""An answer, or the exception of a handler, which becomes an answer."""
 
 
 def reply(

@@ -11,11 +11,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.admission.unsupported_codes import REASONS
-from wheelmq.broker.answers import Answer, Durable, DurableInBlock, Hold, LaterAnswer, PeerError
+from wheelmq.broker.answers import Answer, Deferred, Durable, DurableInBlock, Given, Hold, PeerError
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.holds import HOLDS_MAX, HOLDS_OF_ONE_MAX
 from wheelmq.broker.request import Request
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
-
-A = TypeVar("A")
 
 Handler = Callable[[Request, "Broker"], Answer]
 
@@ -95,27 +93,29 @@ class Dispatch:
             if not command.is_oneway:
                 self.answer(connection, command.opaque, Command(code=ResponseCode.SYSTEM_BUSY, remark=rejection.remark))
             return
-        serve = self._serve_with_hooks if self._broker.hooks.rpc else self._serve
-        self._give(connection, command, serve(Request(command, connection)))
+        request = Request(command, connection)
+        answer = self._serve_with_hooks(request) if self._broker.hooks.rpc else self._serve(request)
+        if not command.is_oneway:
+            self._deliver(connection, command.code, command.opaque, answer)
 
-    def _give(self, connection: Connection, command: Command, answer: Answer) -> None:
-        """Answer the request `command`, now or as soon as possible."""
-        if isinstance(answer, LaterAnswer):
-            answer.begin(lambda make: self._give(connection, command, self._try(connection, command, make)[0]))
-        elif command.is_oneway or answer is None:
-            return
-        elif isinstance(answer, Hold):
-            answer.again = self._guard_again(connection, command.code, answer.again)
-            self._broker.holds.add(connection, command.opaque, answer, self._broker.clock.monotonic_ms())
-        elif isinstance(answer, Durable):
-            encoded = encode_answer(command.opaque, answer.reply)
-            late = None if answer.late is None else encode_answer(command.opaque, answer.late)
-            self._broker.flush.answer_when_durable(answer.position, connection, encoded, late)
-        elif isinstance(answer, DurableInBlock):
-            encoded = encode_answer(command.opaque, answer.reply)
-            self._broker.flush.answer_when_blocks_are_durable(answer.put_count, connection, encoded)
-        else:
-            self.answer(connection, command.opaque, answer)
+    def _deliver(self, connection: Connection, code: int, opaque: int, given: Given) -> None:
+        """Answer the request `opaque`, now or as soon as possible. A deferred answer keeps only its code."""
+        if isinstance(given, Deferred):
+            given.when_given(partial(self._deliver, connection, code, opaque))
+        elif isinstance(given, Hold):
+            given.again = self._guard_again(connection, code, given.again)
+            self._broker.holds.add(connection, opaque, given, self._broker.clock.monotonic_ms())
+        elif isinstance(given, Durable):
+            encoded = encode_answer(opaque, given.reply)
+            late = None if given.late is None else encode_answer(opaque, given.late)
+            self._broker.flush.answer_when_durable(given.position, connection, encoded, late)
+        elif isinstance(given, DurableInBlock):
+            encoded = encode_answer(opaque, given.reply)
+            self._broker.flush.answer_when_blocks_are_durable(given.put_count, connection, encoded)
+        elif isinstance(given, Exception):
+            self.answer(connection, opaque, self._answer_to(connection, code, given))
+        elif given is not None:
+            self.answer(connection, opaque, given)
 
     def answer(self, connection: Connection, opaque: int, answer: Command) -> None:
         """Send an answer to the request `opaque`."""
@@ -123,18 +123,22 @@ class Dispatch:
 
     def _serve(self, request: Request) -> Answer:
         handler = HANDLERS.get(request.command.code, self.default_processor)
-        return self._finish(request, lambda: handler(request, self._broker))
+        given: Given
+        try:
+            given = handler(request, self._broker)
+        except Exception as error:
+            given = error
+        return self._finish(request, given)
 
-    def _finish(self, request: Request, make: Callable[[], Answer]) -> Answer:
-        """Return the answer of `make`, or the answer to its exception, and count it.
+    def _finish(self, request: Request, given: Given) -> Answer:
+        """Return the answer, or the answer to an exception, and count it once it is known.
 
-        A LaterAnswer is counted once its answer is known. The answer is SYSTEM_BUSY if the request would be held and
-        there is no room for it.
+        The answer is SYSTEM_BUSY if the request would be held and there is no room for it.
         """
-        answer, failed = self._try(request.connection, request.command, make)
-        if isinstance(answer, LaterAnswer):
-            begin = answer.begin
-            return LaterAnswer(lambda give: begin(lambda make: give(lambda: self._finish(request, make))))
+        if isinstance(given, Deferred):
+            return given.then(partial(self._finish, request))
+        failed = isinstance(given, Exception)
+        answer = self._answer_to(request.connection, request.command, given) if isinstance(given, Exception) else given
         if isinstance(answer, Hold) and not self._broker.holds.has_room(request.connection, answer):
             answer, failed = Command(code=ResponseCode.SYSTEM_BUSY, remark=_TOO_MANY_HELD), True
         if request.command.code in HANDLERS or failed:
@@ -149,72 +153,84 @@ class Dispatch:
         connection, command, hooks = request.connection, request.command, self._broker.hooks.rpc
         address = peer_text(connection)
 
-        def before() -> None:
+        def after(answer: Command | None) -> Command | None:
+            for hook in hooks:
+                try:
+                    hook.after_response(address, command, answer)
+                except Exception as error:
+                    answer = self._answer_to(connection, command, error)
+            return answer
+
+        try:
             for hook in hooks:
                 hook.before_request(address, command)
-
-        def after(response: Command | None) -> Command | None:
-            found = response
-            for hook in hooks:
-                told, failed = self._try(connection, command, partial(hook.after_response, address, command, found))
-                found = told if failed else found
-            return found
-
-        refused, failed = self._try(connection, command, before)
-        if failed:
-            return after(refused)
+        except Exception as error:
+            return after(self._answer_to(connection, command, error))
         return self._run_after(request, self._serve(request), after)
 
-    def _run_after(self, request: Request, answer: Answer, after: Callable[[Command | None], Command | None]) -> Answer:
-        """Return `answer`, so that the hooks get it once it is known."""
-        if answer is None or isinstance(answer, Command):
-            return after(answer)
-        if isinstance(answer, Hold):
-            again = self._guard_again(request.connection, request.command.code, answer.again)
+    def _run_after(self, request: Request, given: Given, after: Callable[[Command | None], Command | None]) -> Answer:
+        """Return the answer, so that the hooks get it once it is known."""
+        if isinstance(given, Deferred):
+            return given.then(lambda made: self._run_after(request, made, after))
+        if isinstance(given, Exception):
+            return after(self._answer_to(request.connection, request.command, given))
+        if isinstance(given, Hold):
+            again = self._guard_again(request.connection, request.command.code, given.again)
 
             def again_with_hooks(last: bool) -> Command | None:
                 found = again(last)
                 return after(found) if found is not None or last else None
 
-            answer.again = again_with_hooks
-            answer.gone = partial(after, None)
-            return answer
-        if isinstance(answer, LaterAnswer):
-            begin = answer.begin
-            return LaterAnswer(lambda give: begin(lambda make: give(lambda: self._run_after(request, make(), after))))
-        told = after(answer.reply)
-        return answer if told is answer.reply else told
+            given.again = again_with_hooks
+            given.gone = partial(after, None)
+            return given
+        if isinstance(given, Durable | DurableInBlock):
+            changed = after(given.reply)
+            return given if changed is given.reply else changed
+        return after(given)
 
     def _guard_again(
         self, connection: Connection, code: int, again: Callable[[bool], Command | None]
     ) -> Callable[[bool], Command | None]:
         """Return `again` of a hold, with its exceptions turned into answers."""
-        return lambda last: self._try(connection, code, lambda: again(last))[0]
 
-    def _try(self, connection: Connection, asked: Command | int, ask: Callable[[], A]) -> tuple[A | Command, bool]:
-        """Return the result of `ask`, or the answer to its exception; and whether it raised.
+        def guarded(last: bool) -> Command | None:
+            try:
+                return again(last)
+            except Exception as error:
+                return self._answer_to(connection, code, error)
+
+        return guarded
+
+    def _answer_to(self, connection: Connection, asked: Command | int, error: Exception) -> Command:
+        """Return the answer to the exception of a request.
 
         `asked` is the request, or only the code of a held request: hundreds of thousands may be held.
         """
+        match error:
+            case PutFailed():
+                return self._answer_of_put(connection, asked, error)
+            case PeerError():
+                return Command(code=error.code, remark=error.remark, ext=error.ext)
+            case LeaseHeld() | Stale() | TurnRejected():
+                code, word = _TURN_ERRORS[type(error)]
+                return Command(code=code, remark=f"{word}: {error}")
+            case HeaderError() | BodyError():
+                return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+            case DiskFull():
+                self._broker.health.reject_sends(f"the disk is full: {error.strerror}")
+                remark = "service not available now: the disk is full"
+                return Command(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
+        name = type(error).__name__
+        text = "%s from %s failed"
+        self._log.log(logging.ERROR, name, text, _text(asked), peer_text(connection), traceback=error)
+        return Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{name}: {error}"[:1024])
+
+    def _answer_of_put(self, connection: Connection, asked: Command | int, failed: PutFailed) -> Command:
         try:
-            return ask(), False
-        except PutFailed as failed:
-            return self._try(connection, asked, partial(self._broker.failed_puts.answer, failed))[0], True
-        except PeerError as rejection:
-            return Command(code=rejection.code, remark=rejection.remark, ext=rejection.ext), True
-        except (LeaseHeld, Stale, TurnRejected) as error:
-            code, word = _TURN_ERRORS[type(error)]
-            return Command(code=code, remark=f"{word}: {error}"), True
-        except (HeaderError, BodyError) as error:
-            return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error)), True
-        except DiskFull as error:
-            self._broker.health.reject_sends(f"the disk is full: {error.strerror}")
-            remark = "service not available now: the disk is full"
-            return Command(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark), True
-        except Exception as error:
-            self._log.exception(type(error).__name__, "%s from %s failed", _text(asked), peer_text(connection))
-            remark = f"{type(error).__name__}: {error}"[:1024]
-            return Command(code=ResponseCode.SYSTEM_ERROR, remark=remark), True
+            return self._broker.failed_puts.answer(failed)
+        except OSError as error:
+            return self._answer_to(connection, asked, error)
 
 
 def _text(asked: Command | int) -> str:

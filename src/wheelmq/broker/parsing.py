@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from wheelmq.broker.answers import Answer, Give, LaterAnswer
+from wheelmq.broker.answers import Answer, Deferred
 from wheelmq.broker.request import Request
 from wheelmq.filter.expression import ExpressionError
 
@@ -36,10 +36,9 @@ def when_parsed(request: Request, broker: Broker, texts: Iterable[str], serve: C
             with contextlib.suppress(ExpressionError):  # the request then raises it again
                 parse(text)
 
-    def serve_if_open() -> Answer:
+    def serve_if_open(result: object) -> Answer:
         return serve() if request.connection.is_open else None
 
-    def begin(give: Give) -> None:
-        broker.workers.reading.submit(work, lambda result: give(serve_if_open))
-
-    return LaterAnswer(begin)
+    answer = Deferred()
+    broker.workers.reading.submit(work, answer.callback(serve_if_open))
+    return answer

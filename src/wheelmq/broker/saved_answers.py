@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.admission.error_text import rejection_text
-from wheelmq.broker.answers import Answer, Give, LaterAnswer, PeerError
+from wheelmq.broker.answers import Answer, Deferred, PeerError
 from wheelmq.broker.new_queues import QueueUnopened
 from wheelmq.broker.request import Request
 from wheelmq.broker.state.table_file import WAITERS_MAX, TableFile
@@ -33,13 +33,12 @@ def when_saved(table: TableFile, change: Callable[[], object], answer: Callable[
     _check_room(table)
     change()
 
-    def begin(give: Give) -> None:
-        def done(error: OSError | None) -> None:
-            give(answer if error is None else lambda: _fail(table, error))
+    def saved(error: OSError | None) -> Answer:
+        return answer() if error is None else _fail(table, error)
 
-        table.when_saved(done)
-
-    return LaterAnswer(begin)
+    waiting = Deferred()
+    table.when_saved(waiting.callback(saved))
+    return waiting
 
 
 def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answer]) -> Answer:
@@ -71,17 +70,13 @@ def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answe
     request.command.body = bytes(request.command.body)  # the buffer of the connection is reused
     broker.topics.waiting_bytes += size
 
-    def begin(give: Give) -> None:
-        def done(error: OSError | None) -> None:
-            broker.topics.waiting_bytes -= size
-            if error is None:
-                give(lambda: when_topic_saved(request, broker, serve))
-            else:
-                give(lambda: _fail(table, error))
+    def waited(error: OSError | None) -> Answer:
+        broker.topics.waiting_bytes -= size
+        return when_topic_saved(request, broker, serve) if error is None else _fail(table, error)
 
-        wait(done)
-
-    return LaterAnswer(begin)
+    answer = Deferred()
+    wait(answer.callback(waited))
+    return answer
 
 
 def check_place(broker: Broker, topic: str, queue_id: int, *, opens_queue: bool = True) -> None:

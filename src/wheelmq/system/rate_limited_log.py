@@ -27,8 +27,13 @@ class RateLimitedLog:
         """Log an error with the traceback of the current exception."""
         self.log(logging.ERROR, kind, message, *arguments, traceback=True)
 
-    def log(self, level: int, kind: str, message: str, *arguments: object, traceback: bool = False) -> None:
-        """Log a line of any level, or only count it if one of its kind was logged a moment ago."""
+    def log(
+        self, level: int, kind: str, message: str, *arguments: object, traceback: bool | BaseException = False
+    ) -> None:
+        """Log a line of any level, or only count it if one of its kind was logged a moment ago.
+
+        `traceback` is an exception whose traceback is logged too. True means the current exception.
+        """
         now_s, said_s = self._now_s(), self._said_s.get(kind)
         if said_s is not None and now_s - said_s < EVERY_S:
             self._unsaid[kind] = self._unsaid.get(kind, 0) + 1

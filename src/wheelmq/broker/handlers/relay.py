@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from wheelmq.broker.answers import Answer, Give, LaterAnswer, PeerError, reply
+from wheelmq.broker.answers import Answer, Deferred, PeerError, reply
 from wheelmq.broker.calls import Unanswered
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
@@ -95,11 +95,10 @@ def _pass_on(request: Request, broker: Broker, header: ClientOfGroupHeader, comm
             raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
         return Command(code=outcome.code, remark=outcome.remark, ext=dict(outcome.ext), body=bytes(outcome.body))
 
-    def begin(give: Give) -> None:
-        deadline_ms = broker.clock.monotonic_ms() + waits_ms
-        broker.calls.ask(client.connection, command, deadline_ms, lambda outcome: give(lambda: relayed(outcome)))
-
-    return LaterAnswer(begin)
+    answer = Deferred()
+    deadline_ms = broker.clock.monotonic_ms() + waits_ms
+    broker.calls.ask(client.connection, command, deadline_ms, answer.callback(relayed))
+    return answer
 
 
 @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
@@ -112,37 +111,39 @@ def get_consumer_status(request: Request, broker: Broker) -> Answer:
         raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
     asked = [one for one in group.clients.values() if not header.client_addr or one.client_id == header.client_addr]
     check_versions(asked, VERSION_WITH_OFFSETS)
-    tables: dict[str, object] = {}
+    answer, tables = Deferred(), dict[str, object]()
+    waiting = len(asked)
 
-    def begin(give: Give) -> None:
-        waiting = len(asked)
+    def done(client: Client, outcome: Command | Unanswered) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS and outcome.body:
+            try:
+                told = bodies.read(outcome.body, ConsumerStatus).message_queue_table
+                tables[client.client_id] = queue_tables.table(queue_tables.by_queue(told))
+            except bodies.BodyError as error:
+                log.warning(
+                    "the client %s of group %s did not return its offsets: %s",
+                    client.client_id,
+                    header.group,
+                    error,
+                )
+        if waiting == 0:
+            answer.give(_status(tables))
 
-        def done(client: Client, outcome: Command | Unanswered) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS and outcome.body:
-                try:
-                    told = bodies.read(outcome.body, ConsumerStatus).message_queue_table
-                    tables[client.client_id] = queue_tables.table(queue_tables.by_queue(told))
-                except bodies.BodyError as error:
-                    log.warning(
-                        "the client %s of group %s did not return its offsets: %s",
-                        client.client_id,
-                        header.group,
-                        error,
-                    )
-            if waiting == 0:
-                give(lambda: reply(body=msgspec.json.encode({"consumerTable": tables})))
+    if not asked:
+        return _status(tables)
+    ext = texts(topic=header.topic, group=header.group)
+    deadline_ms = broker.clock.monotonic_ms() + broker.settings.response_timeout_ms
+    for client in asked:
+        command = Command(code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ext)
+        broker.calls.ask(client.connection, command, deadline_ms, partial(done, client))
+    return answer
 
-        if not asked:
-            give(lambda: reply(body=msgspec.json.encode({"consumerTable": tables})))
-        ext = texts(topic=header.topic, group=header.group)
-        deadline_ms = broker.clock.monotonic_ms() + broker.settings.response_timeout_ms
-        for client in asked:
-            command = Command(code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ext)
-            broker.calls.ask(client.connection, command, deadline_ms, partial(done, client))
 
-    return LaterAnswer(begin)
+def _status(tables: dict[str, object]) -> Command:
+    """Return the answer with the tables of clients by client id."""
+    return reply(body=msgspec.json.encode({"consumerTable": tables}))
 
 
 def check_versions(clients: list[Client], least: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
-from wheelmq.broker.answers import Answer, Durable, Give, LaterAnswer, PeerError
+from wheelmq.broker.answers import Answer, Deferred, Durable, PeerError
 from wheelmq.broker.calls import Unanswered
 from wheelmq.broker.connection import Connection, host_text, peer_text
 from wheelmq.broker.dispatch import serves
@@ -121,7 +121,7 @@ def _push(request: Request, broker: Broker, reply: _Reply) -> Command:
     return Command(code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=ext, body=message.body)
 
 
-def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Command, client_id: str) -> LaterAnswer:
+def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Command, client_id: str) -> Answer:
     def done(outcome: Command | Unanswered) -> Answer:
         if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS:
             return _answer(broker, reply, None)
@@ -129,11 +129,10 @@ def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Comm
         log.warning("the client %s did not accept a reply: %s", client_id, why)
         return _answer(broker, reply, f"push reply message to {client_id}fail.")
 
-    def begin(give: Give) -> None:
-        deadline_ms = broker.clock.monotonic_ms() + broker.settings.response_timeout_ms
-        broker.calls.ask(connection, push, deadline_ms, lambda outcome: give(lambda: done(outcome)))
-
-    return LaterAnswer(begin)
+    answer = Deferred()
+    deadline_ms = broker.clock.monotonic_ms() + broker.settings.response_timeout_ms
+    broker.calls.ask(connection, push, deadline_ms, answer.callback(done))
+    return answer
 
 
 def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
-from wheelmq.broker.answers import Answer, DurableInBlock, Give, LaterAnswer, PeerError
+from wheelmq.broker.answers import Answer, Deferred, DurableInBlock, Given, PeerError
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import (
@@ -21,7 +20,6 @@ from wheelmq.broker.handlers.put import (
     recall_handle,
 )
 from wheelmq.broker.hook_contexts import send_context
-from wheelmq.broker.hooks import SendMessageContext
 from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.broker.transactions.halves import half_of
@@ -61,34 +59,25 @@ def send(request: Request, broker: Broker) -> Answer:
 def _send_with_hooks(request: Request, broker: Broker, header: SendHeader) -> Answer:
     hooks, region = broker.hooks, broker.settings.region_id
     context = send_context(request, header, broker.host, region, broker.clock.now_ms())
-    answer: Answer = None
+
+    def sent(given: Given) -> Answer:
+        """Call the hooks once the answer is known. Raises the exception of the send, except a PeerError."""
+        if isinstance(given, Deferred):
+            return given.then(sent)
+        answer = Command(code=given.code, remark=given.remark) if isinstance(given, PeerError) else given
+        hooks.after_send(context, None if isinstance(answer, Exception) else answer)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    given: Given
     try:
         hooks.before_send(context)
         hooks.check_topic(context.born_host, context.producer_group, context.topic)
-        answer = when_topic_saved(request, broker, lambda: _send(request, broker, header))
-    except PeerError as rejection:
-        answer = Command(code=rejection.code, remark=rejection.remark)
-    finally:
-        if not isinstance(answer, LaterAnswer):
-            hooks.after_send(context, answer)
-    return _with_hooks_later(broker, context, answer.begin) if isinstance(answer, LaterAnswer) else answer
-
-
-def _with_hooks_later(broker: Broker, context: SendMessageContext, begin: Callable[[Give], None]) -> LaterAnswer:
-    """Return the answer of `begin`. Call the hooks once it is known."""
-
-    def made(make: Callable[[], Answer]) -> Answer:
-        answer: Answer = None
-        try:
-            answer = make()
-        except PeerError as rejection:
-            answer = Command(code=rejection.code, remark=rejection.remark)
-        finally:
-            if not isinstance(answer, LaterAnswer):
-                broker.hooks.after_send(context, answer)
-        return _with_hooks_later(broker, context, answer.begin) if isinstance(answer, LaterAnswer) else answer
-
-    return LaterAnswer(lambda give: begin(lambda make: give(lambda: made(make))))
+        given = when_topic_saved(request, broker, lambda: _send(request, broker, header))
+    except Exception as error:
+        given = error
+    return sent(given)
 
 
 def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:

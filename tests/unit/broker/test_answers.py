@@ -1,0 +1,102 @@
+"""Deferred answers: given once, by a part that is not the handler, and passed on to all who wait for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from wheelmq.broker.answers import Answer, Deferred, Given, PeerError, reply
+from wheelmq.formats.wire.codes import ResponseCode
+
+ERROR = PeerError(ResponseCode.NO_PERMISSION, "not you")
+FIRST, SECOND = reply(remark="first"), reply(remark="second")
+
+
+@pytest.fixture
+def answer() -> Deferred:
+    return Deferred()
+
+
+@pytest.fixture
+def got(answer: Deferred) -> list[Given]:
+    """The answers that a waiting part got."""
+    got: list[Given] = []
+    answer.when_given(got.append)
+    return got
+
+
+class TestGive:
+    def test_an_answer_is_passed_on_once_it_is_given(self, answer: Deferred, got: list[Given]) -> None:
+        assert got == [] and not answer.is_over
+        answer.give(FIRST)
+        assert got == [FIRST] and answer.is_over
+
+    def test_only_the_first_answer_counts(self, answer: Deferred, got: list[Given]) -> None:
+        answer.give(FIRST)
+        answer.give(SECOND)
+        answer.fail(ERROR)
+        assert got == [FIRST]
+
+    def test_an_exception_is_an_answer(self, answer: Deferred, got: list[Given]) -> None:
+        answer.fail(ERROR)
+        assert got == [ERROR] and answer.is_over
+
+    def test_a_request_may_end_without_an_answer(self, answer: Deferred, got: list[Given]) -> None:
+        answer.give(None)
+        answer.give(FIRST)
+        assert got == [None]
+
+    def test_an_answer_may_be_given_before_somebody_waits(self, answer: Deferred) -> None:
+        got: list[Given] = []
+        answer.give(FIRST)
+        answer.when_given(got.append)
+        assert got == [FIRST]
+
+    def test_functions_get_the_answer_in_their_order(self, answer: Deferred) -> None:
+        got: list[tuple[int, Given]] = []
+        for i in range(3):
+            answer.when_given(lambda given, i=i: got.append((i, given)))  # type: ignore[misc]
+        answer.give(FIRST)
+        assert got == [(0, FIRST), (1, FIRST), (2, FIRST)]
+
+
+class TestCallback:
+    def test_a_callback_gives_the_answer_for_a_result(self, answer: Deferred, got: list[Given]) -> None:
+        answer.callback(lambda count: reply(count=count))(7)
+        assert [isinstance(one, Exception) or one.ext for one in got if one] == [{"count": "7"}]  # type: ignore[union-attr]
+
+    def test_an_exception_of_a_callback_is_the_answer(self, answer: Deferred, got: list[Given]) -> None:
+        def fail(result: object) -> Answer:
+            raise ERROR
+
+        answer.callback(fail)(None)
+        assert got == [ERROR]
+
+
+class TestThen:
+    def test_an_answer_passes_through_a_function(self, answer: Deferred) -> None:
+        got: list[Given] = []
+        seen: list[Given] = []
+
+        def second(given: Given) -> Answer:
+            seen.append(given)
+            return SECOND
+
+        answer.then(second).when_given(got.append)
+        assert seen == got == []
+        answer.give(FIRST)
+        assert (seen, got) == ([FIRST], [SECOND])
+
+    def test_an_exception_passes_through_a_function(self, answer: Deferred) -> None:
+        got: list[Given] = []
+        answer.then(lambda given: reply(remark=str(given))).when_given(got.append)
+        answer.fail(ERROR)
+        assert got == [reply(remark="not you")]
+
+    def test_an_exception_of_the_function_is_the_answer(self, answer: Deferred) -> None:
+        def fail(given: Given) -> Answer:
+            raise ERROR
+
+        got: list[Given] = []
+        answer.then(fail).when_given(got.append)
+        answer.give(FIRST)
+        assert got == [ERROR]
