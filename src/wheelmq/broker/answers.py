@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from wheelmq.filter.expression import Properties
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import ResponseCode
@@ -49,51 +48,25 @@ class DurableInBlock:
     put_count: int
 
 
-@dataclass(slots=True)
-class Hold:
-    """No answer yet. `again` is called at each event of `key`, and for the last time at the deadline."""
-
-    key: object
-    timeout_ms: int
-    again: Callable[[bool], Command | None]
-    """Called with True the last time. None means that the request waits further, or finally that it has no answer."""
-    wants: Wants | None = None
-    """Filter of a pull, whose key is a queue; None wants every message."""
-    gone: Callable[[], object] | None = None
-    """Called when the connection is gone, so that there is no answer any more."""
-
-
-Matches = Callable[[Properties], bool]
-"""Returns whether a message with these properties passes. Equal functions pass the same messages."""
-
-
-@dataclass(slots=True)
-class Wants:
-    """The messages of a queue that a hold wants, by tag codes or else by properties.
-
-    The hold is checked again only when one of them has come.
-    """
-
-    codes: frozenset[int] | None
-    matches: Matches | None
-    go_to: Callable[[int | None], None]
-    """Called before `again`, with the queue offset of the first message that the hold may want. None: it wants none
-    of the messages that the queue got since the hold began."""
-
-
 class Deferred:
     """An answer that is given later, at most once.
 
     The part that makes the answer calls `give` or `fail`. The answer may be another deferred one.
     """
 
-    __slots__ = ("_given", "_taker", "is_over")
+    __slots__ = ("_given", "_taker", "is_accepted", "is_over")
 
     def __init__(self) -> None:
+        self.is_accepted = False
+        """Whether the request counts as served before its answer is known."""
         self.is_over = False
         """Whether the answer was given, or nobody gets one any more."""
         self._given: Given = None
         self._taker: Callable[[Given], object] | None = None
+
+    def accept(self) -> None:
+        """Count the request as served now. Its handler has done its part, and only the answer is missing."""
+        self.is_accepted = True
 
     def give(self, answer: Answer) -> None:
         """Give the answer; None if there is none. Has no effect once the deferred answer is over."""
@@ -141,7 +114,7 @@ class Deferred:
             taker(given)
 
 
-Answer = Command | Durable | DurableInBlock | Hold | Deferred | None
+Answer = Command | Durable | DurableInBlock | Deferred | None
 Given = Answer | Exception
 """An answer, or the exception of a handler, which becomes an answer."""
 

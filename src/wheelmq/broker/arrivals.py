@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
-from wheelmq.broker.answers import Matches
+from wheelmq.filter.expression import Properties
 from wheelmq.formats.disk.properties import StoredProperties
 from wheelmq.formats.kernels.journal import POSITION, QUEUE, QUEUE_OFFSET, SIZE, TAG_CODE
 from wheelmq.store.commit_log import CommitLog
@@ -14,6 +15,9 @@ from wheelmq.store.journal import Rows
 
 TAG_CODES_END: Final = 1 << 31
 """A code beyond 32 bits is not the code of a tag, and passes every filter (RocketMQ: CqUnit.isTagsCodeValid)."""
+
+Matches = Callable[[Properties], bool]
+"""Returns whether a message with these properties passes. Equal functions pass the same messages."""
 
 
 def is_of_a_tag(code: int) -> bool:

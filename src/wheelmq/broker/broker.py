@@ -124,7 +124,7 @@ class Broker:
         self.expiry = self._open_expiry()
         self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings, self.health)
         self.dispatch = Dispatch(self)
-        self.holds, self.calls = Holds(self.dispatch.answer), Calls()
+        self.holds, self.calls = Holds(clock), Calls()
         self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings)
         topic_arrays = TopicArrays(self.topics, self.store.queues, settings) if jit.available() else None
         fast_release = None if topic_arrays is None else FastRelease(self.store, self.blocks, topic_arrays)

@@ -1,8 +1,9 @@
 """Pass a frame to its handler, and the answer back (RocketMQ: NettyRemotingAbstract).
 
 A handler is registered with the codes that it serves. The default processor serves all other codes. A handler returns
-an answer, a hold, or None (no answer now). Only this module turns the exceptions of handlers into answers. A oneway
-request is never answered. The overload guard may reject a request before it is served. Hooks run before and after it.
+an answer, a deferred answer, or None (no answer). Only this module turns the exceptions of handlers into answers. A
+oneway request is never answered. The overload guard may reject a request before it is served. Hooks run before and
+after it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.admission.unsupported_codes import REASONS
 from wheelmq.broker.answers import Answer, Deferred, Durable, DurableInBlock, Given, Hold, PeerError
+from wheelmq.broker.answers import Answer, Deferred, Durable, DurableInBlock, Given, PeerError
 from wheelmq.broker.connection import Connection, peer_text
-from wheelmq.broker.holds import HOLDS_MAX, HOLDS_OF_ONE_MAX
 from wheelmq.broker.request import Request
 from wheelmq.delay.timer.turns import LeaseHeld, Stale, TurnRejected
 from wheelmq.formats.wire import frame
@@ -44,11 +45,6 @@ _TURN_ERRORS: Final = {
     TurnRejected: (ResponseCode.ILLEGAL_OPERATION, "TURN_REFUSED"),
 }
 """Code and first word of the answers that reject a request of the pipeline (docs/formats/turns.md)."""
-
-_TOO_MANY_HELD: Final = (
-    f"too many held requests: at most {HOLDS_OF_ONE_MAX} per connection and {HOLDS_MAX} in total. A pull by tags "
-    "counts for each tag too. Try again later"
-)
 
 
 def serves(*codes: RequestCode) -> Callable[[Handler], Handler]:
@@ -102,9 +98,6 @@ class Dispatch:
         """Answer the request `opaque`, now or as soon as possible. A deferred answer keeps only its code."""
         if isinstance(given, Deferred):
             given.when_given(partial(self._deliver, connection, code, opaque))
-        elif isinstance(given, Hold):
-            given.again = self._guard_again(connection, code, given.again)
-            self._broker.holds.add(connection, opaque, given, self._broker.clock.monotonic_ms())
         elif isinstance(given, Durable):
             encoded = encode_answer(opaque, given.reply)
             late = None if given.late is None else encode_answer(opaque, given.late)
@@ -131,16 +124,11 @@ class Dispatch:
         return self._finish(request, given)
 
     def _finish(self, request: Request, given: Given) -> Answer:
-        """Return the answer, or the answer to an exception, and count it once it is known.
-
-        The answer is SYSTEM_BUSY if the request would be held and there is no room for it.
-        """
-        if isinstance(given, Deferred):
+        """Return the answer, or the answer to an exception, and count it once it is known or accepted."""
+        if isinstance(given, Deferred) and not given.is_accepted:
             return given.then(partial(self._finish, request))
         failed = isinstance(given, Exception)
         answer = self._answer_to(request.connection, request.command, given) if isinstance(given, Exception) else given
-        if isinstance(answer, Hold) and not self._broker.holds.has_room(request.connection, answer):
-            answer, failed = Command(code=ResponseCode.SYSTEM_BUSY, remark=_TOO_MANY_HELD), True
         if request.command.code in HANDLERS or failed:
             self.counts["failed" if failed else "served"] += 1
         return answer
@@ -174,33 +162,10 @@ class Dispatch:
             return given.then(lambda made: self._run_after(request, made, after))
         if isinstance(given, Exception):
             return after(self._answer_to(request.connection, request.command, given))
-        if isinstance(given, Hold):
-            again = self._guard_again(request.connection, request.command.code, given.again)
-
-            def again_with_hooks(last: bool) -> Command | None:
-                found = again(last)
-                return after(found) if found is not None or last else None
-
-            given.again = again_with_hooks
-            given.gone = partial(after, None)
-            return given
         if isinstance(given, Durable | DurableInBlock):
             changed = after(given.reply)
             return given if changed is given.reply else changed
         return after(given)
-
-    def _guard_again(
-        self, connection: Connection, code: int, again: Callable[[bool], Command | None]
-    ) -> Callable[[bool], Command | None]:
-        """Return `again` of a hold, with its exceptions turned into answers."""
-
-        def guarded(last: bool) -> Command | None:
-            try:
-                return again(last)
-            except Exception as error:
-                return self._answer_to(connection, code, error)
-
-        return guarded
 
     def _answer_to(self, connection: Connection, asked: Command | int, error: Exception) -> Command:
         """Return the answer to the exception of a request.

@@ -10,13 +10,17 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
-from wheelmq.broker.answers import Hold, Matches, Wants
-from wheelmq.broker.arrivals import is_of_a_tag
+from wheelmq.broker.answers import Deferred, PeerError
+from wheelmq.broker.arrivals import Matches, is_of_a_tag
 from wheelmq.broker.connection import Connection
+from wheelmq.broker.request import Request
+from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.system.clock import Clock
 
 DEADLINES_OVER: Final = 64
 """The heap is rebuilt once it has more deadlines than twice the held requests plus this number."""
@@ -33,6 +37,29 @@ WOKEN_OF_KEY_MAX: Final = 32
 """Maximum requests of one key before those of the next key. A pull of a quiet queue does not wait for 200,000 pulls
 of another queue."""
 
+_TOO_MANY_HELD: Final = (
+    f"too many held requests: at most {HOLDS_OF_ONE_MAX} per connection and {HOLDS_MAX} in total. A pull by tags "
+    "counts for each tag too. Try again later"
+)
+
+Attempt = Callable[[bool], Command | None]
+"""Returns the answer of a held request, or None to wait further. Called with True the last time: None then means no
+answer."""
+
+
+@dataclass(slots=True)
+class Wants:
+    """The messages of a queue that a held pull wants, by tag codes or else by properties.
+
+    The pull is checked again only when one of them has come.
+    """
+
+    codes: frozenset[int] | None
+    matches: Matches | None
+    go_to: Callable[[int | None], None]
+    """Called before the attempt, with the queue offset of the first message that the pull may want. None: it wants
+    none of the messages that the queue got since it was held."""
+
 
 class News(Protocol):
     """The messages that have come to a queue."""
@@ -47,14 +74,17 @@ class News(Protocol):
 
 
 class _Held:
-    __slots__ = ("connection", "deadline_ms", "hold", "is_passed_over", "key", "opaque")
+    __slots__ = ("answer", "attempt", "connection", "deadline_ms", "is_passed_over", "key", "wants")
 
-    def __init__(self, connection: Connection, opaque: int, hold: Hold, deadline_ms: int) -> None:
+    def __init__(
+        self, connection: Connection, key: object, deadline_ms: int, attempt: Attempt, wants: Wants | None
+    ) -> None:
         self.connection = connection
-        self.opaque = opaque
-        self.hold = hold
-        self.key = hold.key
+        self.key = key
         self.deadline_ms = deadline_ms
+        self.attempt = attempt
+        self.wants = wants
+        self.answer = Deferred()
         self.is_passed_over = False
         """Whether it was not checked because its connection was full. It is checked once the connection has
         drained."""
@@ -86,7 +116,7 @@ class _Waiting:
 
     def list(self, serial: int, held: _Held) -> None:
         """Add the request to the tables by which messages find it."""
-        match held.hold.wants:
+        match held.wants:
             case Wants(codes=frozenset() as codes):
                 self.by_tags[serial] = None
                 for code in codes:
@@ -98,7 +128,7 @@ class _Waiting:
 
     def strike(self, serial: int, held: _Held) -> None:
         """Remove the request from the tables by which messages find it."""
-        match held.hold.wants:
+        match held.wants:
             case Wants(codes=frozenset() as codes):
                 del self.by_tags[serial]
                 for code in codes:
@@ -121,9 +151,9 @@ class _Waiting:
         return found
 
 
-def _weight(hold: Hold) -> int:
-    """Return the number that a hold counts towards HOLDS_MAX."""
-    return 1 if hold.wants is None else 1 + len(hold.wants.codes or ())
+def _weight(wants: Wants | None) -> int:
+    """Return the number that a held request counts towards HOLDS_MAX."""
+    return 1 if wants is None else 1 + len(wants.codes or ())
 
 
 K = TypeVar("K")
@@ -140,8 +170,8 @@ def _take_out(table: dict[K, dict[int, V]], key: K, serial: int) -> None:
 class Holds:
     """Held requests by key and by deadline (monotonic milliseconds)."""
 
-    def __init__(self, answer: Callable[[Connection, int, Command], None]) -> None:
-        self._answer = answer
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._by_key: dict[object, _Waiting] = {}
         self._by_connection: dict[int, dict[int, _Held]] = {}
         self._deadlines: list[tuple[int, int, object]] = []
@@ -167,28 +197,34 @@ class Holds:
     def __len__(self) -> int:
         return self._count
 
-    def has_room(self, connection: Connection, hold: Hold) -> bool:
-        """Return whether there is room to hold `hold` for `connection`."""
-        weight = _weight(hold)
-        return self._weight + weight <= HOLDS_MAX and self._weights[id(connection)] + weight <= HOLDS_OF_ONE_MAX
+    def wait(
+        self, request: Request, key: object, timeout_ms: int, attempt: Attempt, wants: Wants | None = None
+    ) -> Deferred:
+        """Hold a request until `attempt` returns its answer, at an event of `key` or at the deadline.
 
-    def add(self, connection: Connection, opaque: int, hold: Hold, now_ms: int) -> None:
-        """Hold a request. Drop it at once if its connection is closed, because `drop` may have run already."""
-        if not connection.is_open:
-            if hold.gone is not None:
-                hold.gone()
-            return
+        `wants` filters the events of a queue; None wants every message. A oneway request and a request of a closed
+        connection get no answer. Raises PeerError if there is no room.
+        """
+        connection, weight = request.connection, _weight(wants)
+        peer = id(connection)
+        if self._weight + weight > HOLDS_MAX or self._weights[peer] + weight > HOLDS_OF_ONE_MAX:
+            raise PeerError(ResponseCode.SYSTEM_BUSY, _TOO_MANY_HELD)
+        held = _Held(connection, key, self._clock.monotonic_ms() + timeout_ms, attempt, wants)
+        if request.command.is_oneway or not connection.is_open:  # `drop` may have run already
+            held.answer.give(None)
+            return held.answer
+        held.answer.accept()
         self._serial += 1
         self._count += 1
-        self._weight += _weight(hold)
-        self._weights[id(connection)] += _weight(hold)
-        held = _Held(connection, opaque, hold, now_ms + hold.timeout_ms)
-        waiting = self._by_key.get(hold.key)
+        self._weight += weight
+        self._weights[peer] += weight
+        waiting = self._by_key.get(key)
         if waiting is None:
-            waiting = self._by_key[hold.key] = _Waiting()
+            waiting = self._by_key[key] = _Waiting()
         waiting.add(self._serial, held)
-        self._by_connection.setdefault(id(connection), {})[self._serial] = held
-        heapq.heappush(self._deadlines, (held.deadline_ms, self._serial, hold.key))
+        self._by_connection.setdefault(peer, {})[self._serial] = held
+        heapq.heappush(self._deadlines, (held.deadline_ms, self._serial, key))
+        return held.answer
 
     def has(self, key: object) -> bool:
         """Return whether any request waits for `key`."""
@@ -267,8 +303,8 @@ class Holds:
 
     def _go_to(self, held: _Held, offset: int | None) -> None:
         """Set the queue offset at which a request with a filter continues, unless it was passed over."""
-        if held.hold.wants is not None and not held.is_passed_over:
-            held.hold.wants.go_to(offset)
+        if held.wants is not None and not held.is_passed_over:
+            held.wants.go_to(offset)
 
     def next_deadline_ms(self) -> int | None:
         return self._deadlines[0][0] if self._deadlines else None
@@ -287,8 +323,7 @@ class Holds:
             for serial, held in list(islice(mine.items(), left)):
                 left -= 1
                 self._forget(serial, held)
-                if held.hold.gone is not None:
-                    held.hold.gone()
+                held.answer.give(None)
             if not mine:
                 self._gone.popleft()
 
@@ -298,11 +333,15 @@ class Holds:
         if held.connection.is_full and not last:
             self._pass_over(serial, held)
             return
-        answer = held.hold.again(last)
-        if answer is not None:
-            self._answer(held.connection, held.opaque, answer)
+        try:
+            answer = held.attempt(last)
+        except Exception as error:
+            self._forget(serial, held)
+            held.answer.fail(error)
+            return
         if answer is not None or last:
             self._forget(serial, held)
+            held.answer.give(answer)
         elif held.is_passed_over:
             self._end_passing(serial, held)
             self._by_key[held.key].list(serial, held)
@@ -324,7 +363,7 @@ class Holds:
             del self._by_key[held.key]
         if held.is_passed_over:
             self._end_passing(serial, held)
-        peer, weight = id(held.connection), _weight(held.hold)
+        peer, weight = id(held.connection), _weight(held.wants)
         _take_out(self._by_connection, peer, serial)
         self._count -= 1
         self._weight -= weight

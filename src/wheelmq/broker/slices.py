@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final
 
-from wheelmq.broker.answers import Answer, Hold, PeerError
+from wheelmq.broker.answers import Answer, PeerError
 from wheelmq.broker.holds import Holds
+from wheelmq.broker.request import Request
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.system.clock import Clock
@@ -64,8 +65,8 @@ class Slices:
         self._timeout_ms = timeout_ms
         self._under_way: deque[_SlicedAnswer] = deque()
 
-    def answer(self, steps: Steps) -> Answer:
-        """Return the answer that `steps` compute: now, if a slice is enough, else a hold.
+    def answer(self, request: Request, steps: Steps) -> Answer:
+        """Return the answer that `steps` compute: now, if a slice is enough, else later.
 
         Raises PeerError, and the exceptions of `steps`.
         """
@@ -75,7 +76,7 @@ class Slices:
         if work.go_on(self._clock, self._clock.monotonic() + SLICE_S):
             return work.attempt(False)
         self._under_way.append(work)
-        return Hold(work.key, self._timeout_ms(), work.attempt)
+        return self._holds.wait(request, work.key, self._timeout_ms(), work.attempt)
 
     def has_more(self) -> bool:
         return bool(self._under_way)

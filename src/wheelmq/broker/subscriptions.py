@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from wheelmq.broker.answers import Matches, PeerError
+from wheelmq.broker.answers import PeerError
+from wheelmq.broker.arrivals import Matches
 from wheelmq.broker.state.consumer_filters import ConsumerFilters, compiled
 from wheelmq.filter.expression import Condition, ExpressionError, Properties
 from wheelmq.filter.values import EvaluationError

@@ -58,6 +58,11 @@ class TestGive:
         answer.give(FIRST)
         assert got == [(0, FIRST), (1, FIRST), (2, FIRST)]
 
+    def test_a_request_may_count_as_served_before_its_answer_is_known(self, answer: Deferred) -> None:
+        assert not answer.is_accepted
+        answer.accept()
+        assert answer.is_accepted and not answer.is_over
+
 
 class TestCallback:
     def test_a_callback_gives_the_answer_for_a_result(self, answer: Deferred, got: list[Given]) -> None:

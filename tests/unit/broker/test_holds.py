@@ -10,14 +10,16 @@ import pytest
 from msgspec import structs
 
 from tests.unit.broker.test_handlers import send_heartbeat
-from wheelmq.broker.answers import Hold
+from wheelmq.broker.answers import Given, PeerError
 from wheelmq.broker.handlers import pull as pulls
-from wheelmq.broker.holds import WOKEN_MAX, Holds
+from wheelmq.broker.holds import WOKEN_MAX, Attempt, Holds
+from wheelmq.broker.request import Request
 from wheelmq.filter.expression import Ordered
 from wheelmq.formats.java import java_hash
 from wheelmq.formats.kernels.journal import TAG_CODE
 from wheelmq.formats.wire.bodies import PERM_WRITE, GroupConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import PULL_SUSPEND
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.harness import Ask, BrokerHarness, records_in
@@ -398,11 +400,44 @@ class TestBounds:
 
     def test_a_pull_of_a_closed_connection_is_not_held(self, harness: BrokerHarness) -> None:
         """The broker drops the requests of a connection once, when the connection is lost."""
-        closed, gone = harness.connect(), []
+        closed = harness.connect()
         harness.lose(closed)
-        hold = Hold("key", HOLD_MS, lambda last: None, gone=lambda: gone.append(True))
-        harness.broker.holds.add(closed, 1, hold, harness.broker.clock.monotonic_ms())
-        assert not len(harness.broker.holds) and gone == [True]
+        request = Request(Command(code=RequestCode.PULL_MESSAGE), closed)
+        answer = harness.broker.holds.wait(request, "key", HOLD_MS, lambda last: None)
+        assert not len(harness.broker.holds) and answer.is_over
+
+
+class TestAttempts:
+    """Requests that are held under a key, without a queue."""
+
+    def wait(self, harness: BrokerHarness, attempt: Attempt) -> list[Given]:
+        """Hold a request under the key "key", and return the answers that it gets."""
+        given: list[Given] = []
+        request = Request(Command(code=RequestCode.QUERY_MESSAGE), harness.client)
+        answer = harness.broker.holds.wait(request, "key", HOLD_MS, attempt)
+        answer.when_given(given.append)
+        assert answer.is_accepted
+        return given
+
+    def test_an_exception_of_an_attempt_is_the_answer(self, harness: BrokerHarness) -> None:
+        def fail(last: bool) -> Command | None:
+            raise PeerError(ResponseCode.NO_PERMISSION, "not you")
+
+        given = self.wait(harness, fail)
+        harness.broker.holds.wake("key")
+        assert [str(error) for error in given] == ["not you"] and not len(harness.broker.holds)
+
+    def test_the_last_attempt_may_return_no_answer(self, harness: BrokerHarness) -> None:
+        calls: list[bool] = []
+        given = self.wait(harness, lambda last: calls.append(last))
+        harness.broker.holds.wake("key")
+        harness.advance(HOLD_MS)
+        assert calls == [False, True] and given == [None] and not len(harness.broker.holds)
+
+    def test_a_lost_connection_ends_the_wait(self, harness: BrokerHarness) -> None:
+        given = self.wait(harness, lambda last: None)
+        harness.lose(harness.client)
+        assert given == [None] and not len(harness.broker.holds)
 
 
 def test_a_reset_wakes_only_the_pulls_of_its_group(harness: BrokerHarness) -> None:

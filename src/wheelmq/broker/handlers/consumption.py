@@ -48,7 +48,7 @@ def get_consume_stats(request: Request, broker: Broker) -> Answer:
                 tps += broker.stats.get_tps(group, topic)
         return reply(body=queue_tables.write(consumeTps=tps, offsetTable=dict(table)))
 
-    return broker.slices.answer(steps())
+    return broker.slices.answer(request, steps())
 
 
 def _topics(broker: Broker, header: ConsumeStatsHeader) -> Iterable[str]:
@@ -112,7 +112,7 @@ def get_broker_consume_stats(request: Request, broker: Broker) -> Answer:
         head = bodies.write({"brokerAddr": address, "totalDiff": behind, "totalInflightDiff": in_flight})
         return reply(body=head[:-1] + b',"consumeStatsList":[' + b",".join(listed) + b"]}")
 
-    return broker.slices.answer(steps())
+    return broker.slices.answer(request, steps())
 
 
 @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
@@ -129,7 +129,7 @@ def query_time_span(request: Request, broker: Broker) -> Answer:
             yield
         return reply(body=bodies.write({"consumeTimeSpanSet": spans}))
 
-    return broker.slices.answer(steps())
+    return broker.slices.answer(request, steps())
 
 
 def _span(broker: Broker, topic: str, queue_id: int, consumed: int) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
     def serve() -> Answer:
         steps = _register(beat, client, unfinished, broker)
         try:
-            return broker.slices.answer(steps) if entries > AT_ONCE_MAX else _finish(steps)
+            return broker.slices.answer(request, steps) if entries > AT_ONCE_MAX else _finish(steps)
         except PeerError:
             broker.clients.unfinished.end(request.connection, unfinished)
             raise

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wheelmq.broker.answers import Answer, Hold, reply
+from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.part_settings import store_sizes
@@ -41,7 +41,7 @@ def open_lease(request: Request, broker: Broker) -> Answer:
         return reply(ResponseCode.SYSTEM_ERROR, "the flush of the new epoch did not end in time") if last else None
 
     broker.pipeline.open(holder, durable)
-    return attempt(False) or Hold(key, broker.settings.response_timeout_ms, attempt)
+    return attempt(False) or broker.holds.wait(request, key, broker.settings.response_timeout_ms, attempt)
 
 
 def _terms(broker: Broker, epoch: int) -> dict[str, object]:
@@ -69,7 +69,8 @@ def next_plan(request: Request, broker: Broker) -> Answer:
             return reply(body=msgspec.json.encode(plan))
         return reply(ResponseCode.PULL_NOT_FOUND, "there is no work for a turn") if last else None
 
-    return attempt(False) or Hold(broker.pipeline, min(header.timeout_ms, PLAN_WAIT_MS_MAX), attempt)
+    timeout_ms = min(header.timeout_ms, PLAN_WAIT_MS_MAX)
+    return attempt(False) or broker.holds.wait(request, broker.pipeline, timeout_ms, attempt)
 
 
 @serves(RequestCode.WMQ_PIPELINE_RENEW)

@@ -10,7 +10,7 @@ import logging
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from wheelmq.broker.answers import Answer, Hold, PeerError, reply
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.delay.timer.portions import OnDisk, Portion
@@ -58,7 +58,7 @@ def read(request: Request, broker: Broker) -> Answer:
 
     turn = (plan.epoch, plan.turn)
     broker.workers.reading.submit(lambda: broker.pipeline.reader.read(turn, kind, header.name, ranges, on_disk), done)
-    return attempt(False) or Hold(key, broker.settings.response_timeout_ms, attempt)
+    return attempt(False) or broker.holds.wait(request, key, broker.settings.response_timeout_ms, attempt)
 
 
 def _check_name(broker: Broker, kind: FileKind, name: str) -> None:

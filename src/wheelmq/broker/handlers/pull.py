@@ -6,11 +6,12 @@ import logging
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from wheelmq.broker.answers import Answer, Hold, PeerError, Wants
+from wheelmq.broker.answers import Answer, Deferred, PeerError
 from wheelmq.broker.arrivals import is_of_a_tag
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.offsets import is_in_memory
+from wheelmq.broker.holds import Wants
 from wheelmq.broker.hook_contexts import pull_context
 from wheelmq.broker.parsing import when_parsed
 from wheelmq.broker.request import Request
@@ -87,7 +88,7 @@ def _pull(request: Request, broker: Broker) -> Answer:
     if header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0 and not offsets.has_reset(*mine.queue):
         offsets.commit(*mine.queue, header.commit_offset)
     now = mine.attempt(last=not header.sys_flag & PULL_SUSPEND)
-    return mine.hold() if now is None else now
+    return mine.hold(request) if now is None else now
 
 
 class _Pull:
@@ -115,15 +116,15 @@ class _Pull:
         self._wanted = filter_of(header, broker, self._group)
         _check_is_registered(self._connection, header, broker)
 
-    def hold(self) -> Hold:
-        """Return the hold that waits for matching messages."""
+    def hold(self, request: Request) -> Deferred:
+        """Hold the pull until a matching message comes. Raises PeerError if there is no room."""
         header, settings = self.header, self._broker.settings
         self._held_for = self._wanted
         header.subscription = None  # it may be long, and is parsed already
         timeout_ms = header.suspend_timeout_millis if settings.long_polling else settings.short_polling_ms
         self._row = self._broker.store.queues.row(header.topic, header.queue_id)
         wants = None if self._wanted == EVERYTHING else Wants(*self._wanted, self._go_to)
-        return Hold(self._row, max(0, timeout_ms), self.attempt, wants)
+        return self._broker.holds.wait(request, self._row, max(0, timeout_ms), self.attempt, wants)
 
     def _go_to(self, offset: int | None) -> None:
         if offset is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from wheelmq.broker.answers import Answer, Hold, PeerError, reply
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.block_queries import SEARCH_MS, KeySearch, is_in_block, view
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
@@ -43,13 +43,14 @@ def query_message(request: Request, broker: Broker) -> Answer:
     asked = KeyQuery(header.topic, header.key)
     search = KeySearch(broker, asked, is_unique=is_unique, finished=lambda: broker.holds.wake(index))
 
-    def again(last: bool) -> Command | None:
+    def attempt(last: bool) -> Command | None:
         is_ready = index.indexed_to >= upto and search.is_over
         return _found(header, most, index, search, broker) if last or is_ready else None
 
     if index.indexed_to < upto:
         index.expedite()
-    return again(False) or Hold(index, CATCH_UP_MS if search.is_over else SEARCH_MS, again)
+    timeout_ms = CATCH_UP_MS if search.is_over else SEARCH_MS
+    return attempt(False) or broker.holds.wait(request, index, timeout_ms, attempt)
 
 
 def _found(header: QueryMessageHeader, most: int, index: MessageIndex, search: KeySearch, broker: Broker) -> Command:

@@ -70,7 +70,7 @@ def get_topic_stats(request: Request, broker: Broker) -> Answer:
         tps = broker.stats.put_tps(config.topic_name)
         return reply(body=queue_tables.write(topicPutTps=tps, offsetTable=dict(table)))
 
-    return broker.slices.answer(steps())
+    return broker.slices.answer(request, steps())
 
 
 @serves(RequestCode.QUERY_CONSUME_QUEUE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from wheelmq.broker.answers import Answer, Hold, PeerError, reply
+from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.delay import listing
@@ -161,4 +161,4 @@ def find_timers(request: Request, broker: Broker) -> Answer:
 
     if not broker.searches.begin(header.key, header.place, done):
         raise PeerError(ResponseCode.SYSTEM_BUSY, "the broker is searching blocks for other requests: try again")
-    return attempt(False) or Hold(key, broker.settings.response_timeout_ms, attempt)
+    return attempt(False) or broker.holds.wait(request, key, broker.settings.response_timeout_ms, attempt)
