@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.system.workers import Worker
 
 R = TypeVar("R")
 
@@ -112,6 +113,13 @@ class Deferred:
         taker, self._taker = self._taker, None
         if taker is not None:
             taker(given)
+
+
+def run_on_worker(worker: Worker, job: Callable[[], object], make: Callable[[Any], Answer]) -> Deferred:
+    """Run `job` on a worker. Return the answer that `make` makes of its result, or of the exception that it raises."""
+    answer = Deferred()
+    worker.submit(job, answer.callback(make))
+    return answer
 
 
 Answer = Command | Durable | DurableInBlock | Deferred | None

@@ -11,10 +11,11 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
-from wheelmq.broker.answers import Deferred, PeerError
+from wheelmq.broker.answers import Deferred, Given, PeerError
 from wheelmq.broker.arrivals import Matches, is_of_a_tag
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.request import Request
@@ -77,14 +78,20 @@ class _Held:
     __slots__ = ("answer", "attempt", "connection", "deadline_ms", "is_passed_over", "key", "wants")
 
     def __init__(
-        self, connection: Connection, key: object, deadline_ms: int, attempt: Attempt, wants: Wants | None
+        self,
+        connection: Connection,
+        key: object,
+        deadline_ms: int,
+        attempt: Attempt,
+        wants: Wants | None,
+        answer: Deferred,
     ) -> None:
         self.connection = connection
         self.key = key
         self.deadline_ms = deadline_ms
         self.attempt = attempt
         self.wants = wants
-        self.answer = Deferred()
+        self.answer = answer
         self.is_passed_over = False
         """Whether it was not checked because its connection was full. It is checked once the connection has
         drained."""
@@ -205,26 +212,53 @@ class Holds:
         `wants` filters the events of a queue; None wants every message. A oneway request and a request of a closed
         connection get no answer. Raises PeerError if there is no room.
         """
-        connection, weight = request.connection, _weight(wants)
-        peer = id(connection)
+        held = _Held(request.connection, key, self._clock.monotonic_ms() + timeout_ms, attempt, wants, Deferred())
+        self._hold(held, is_oneway=request.command.is_oneway)
+        return held.answer
+
+    def with_deadline(
+        self, request: Request, answer: Deferred, timeout_ms: int, on_deadline: Callable[[], Command]
+    ) -> Deferred:
+        """Hold a request until another part gives `answer`, or until the deadline, for the answer of `on_deadline`.
+
+        Otherwise it is like `wait`.
+        """
+        if answer.is_over:
+            return answer
+
+        def attempt(last: bool) -> Command | None:
+            return on_deadline() if last else None
+
+        held = _Held(request.connection, object(), self._clock.monotonic_ms() + timeout_ms, attempt, None, answer)
+        self._hold(held, is_oneway=request.command.is_oneway)
+        if not answer.is_over:
+            answer.when_given(partial(self._leave, self._serial, held))
+        return answer
+
+    def _hold(self, held: _Held, *, is_oneway: bool) -> None:
+        """Hold a request under the next serial, or end it. Raises PeerError."""
+        peer, weight = id(held.connection), _weight(held.wants)
         if self._weight + weight > HOLDS_MAX or self._weights[peer] + weight > HOLDS_OF_ONE_MAX:
             raise PeerError(ResponseCode.SYSTEM_BUSY, _TOO_MANY_HELD)
-        held = _Held(connection, key, self._clock.monotonic_ms() + timeout_ms, attempt, wants)
-        if request.command.is_oneway or not connection.is_open:  # `drop` may have run already
+        if is_oneway or not held.connection.is_open:  # `drop` may have run already
             held.answer.give(None)
-            return held.answer
+            return
         held.answer.accept()
         self._serial += 1
         self._count += 1
         self._weight += weight
         self._weights[peer] += weight
-        waiting = self._by_key.get(key)
+        waiting = self._by_key.get(held.key)
         if waiting is None:
-            waiting = self._by_key[key] = _Waiting()
+            waiting = self._by_key[held.key] = _Waiting()
         waiting.add(self._serial, held)
         self._by_connection.setdefault(peer, {})[self._serial] = held
-        heapq.heappush(self._deadlines, (held.deadline_ms, self._serial, key))
-        return held.answer
+        heapq.heappush(self._deadlines, (held.deadline_ms, self._serial, held.key))
+
+    def _leave(self, serial: int, held: _Held, given: Given) -> None:
+        """Forget a request whose answer another part has given."""
+        if serial in self._by_connection.get(id(held.connection), ()):
+            self._forget(serial, held)
 
     def has(self, key: object) -> bool:
         """Return whether any request waits for `key`."""

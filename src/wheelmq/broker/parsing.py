@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from wheelmq.broker.answers import Answer, Deferred
+from wheelmq.broker.answers import Answer, run_on_worker
 from wheelmq.broker.request import Request
 from wheelmq.filter.expression import ExpressionError
 
@@ -39,6 +39,4 @@ def when_parsed(request: Request, broker: Broker, texts: Iterable[str], serve: C
     def serve_if_open(result: object) -> Answer:
         return serve() if request.connection.is_open else None
 
-    answer = Deferred()
-    broker.workers.reading.submit(work, answer.callback(serve_if_open))
-    return answer
+    return run_on_worker(broker.workers.reading, work, serve_if_open)

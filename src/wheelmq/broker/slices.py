@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
 from typing import Final
 
-from wheelmq.broker.answers import Answer, PeerError
+from wheelmq.broker.answers import Answer, Deferred, PeerError, reply
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire.codes import ResponseCode
@@ -25,37 +24,6 @@ UNDER_WAY_MAX: Final = 16
 Steps = Generator[None, None, Command]
 
 
-@dataclass(slots=True, eq=False)
-class _SlicedAnswer:
-    steps: Steps
-    key: object = field(default_factory=object)
-    answer: Command | None = None
-    error: Exception | None = None
-
-    def go_on(self, clock: Clock, until_s: float) -> bool:
-        """Work until `until_s`. Returns whether the answer is done."""
-        try:
-            while True:
-                next(self.steps)
-                if clock.monotonic() >= until_s:
-                    return False
-        except StopIteration as stop:
-            self.answer = stop.value
-        except Exception as error:
-            self.error = error
-        return True
-
-    def attempt(self, last: bool) -> Command | None:
-        """Return the answer, or None if it is not done. Raises PeerError if `last`, and the error of the work."""
-        if self.error is not None:
-            raise self.error
-        if self.answer is None and last:
-            raise PeerError(
-                ResponseCode.SYSTEM_BUSY, "the broker did not compute the answer in time: request less, or try again"
-            )
-        return self.answer
-
-
 class Slices:
     """Answers that are being computed, in turn."""
 
@@ -63,7 +31,7 @@ class Slices:
         self._clock = clock
         self._holds = holds
         self._timeout_ms = timeout_ms
-        self._under_way: deque[_SlicedAnswer] = deque()
+        self._under_way: deque[tuple[Steps, Deferred]] = deque()
 
     def answer(self, request: Request, steps: Steps) -> Answer:
         """Return the answer that `steps` compute: now, if a slice is enough, else later.
@@ -72,11 +40,16 @@ class Slices:
         """
         if len(self._under_way) >= UNDER_WAY_MAX:
             raise PeerError(ResponseCode.SYSTEM_BUSY, "the broker is computing answers for other requests: try again")
-        work = _SlicedAnswer(steps)
-        if work.go_on(self._clock, self._clock.monotonic() + SLICE_S):
-            return work.attempt(False)
-        self._under_way.append(work)
-        return self._holds.wait(request, work.key, self._timeout_ms(), work.attempt)
+        now = self._run_slice(steps)
+        if now is not None:
+            return now
+        try:
+            answer = self._holds.with_deadline(request, Deferred(), self._timeout_ms(), _late)
+        except PeerError:
+            steps.close()
+            raise
+        self._under_way.append((steps, answer))
+        return answer
 
     def has_more(self) -> bool:
         return bool(self._under_way)
@@ -85,10 +58,33 @@ class Slices:
         """Compute a slice of the next answer. Cancel it if its request does not wait any more."""
         if not self._under_way:
             return
-        work = self._under_way.popleft()
-        if not self._holds.has(work.key):
-            work.steps.close()
-        elif work.go_on(self._clock, self._clock.monotonic() + SLICE_S):
-            self._holds.wake(work.key)
+        steps, answer = self._under_way.popleft()
+        if answer.is_over:
+            steps.close()
+            return
+        try:
+            command = self._run_slice(steps)
+        except Exception as error:
+            answer.fail(error)
+            return
+        if command is None:
+            self._under_way.append((steps, answer))
         else:
-            self._under_way.append(work)
+            answer.give(command)
+
+    def _run_slice(self, steps: Steps) -> Command | None:
+        """Work for a slice. Returns the answer, or None if it is not done. Raises the exceptions of `steps`."""
+        until_s = self._clock.monotonic() + SLICE_S
+        try:
+            while True:
+                next(steps)
+                if self._clock.monotonic() >= until_s:
+                    return None
+        except StopIteration as stop:
+            answer: Command = stop.value
+            return answer
+
+
+def _late() -> Command:
+    remark = "the broker did not compute the answer in time: request less, or try again"
+    return reply(ResponseCode.SYSTEM_BUSY, remark)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from wheelmq.broker.answers import Answer, Deferred, Given, PeerError, reply
+from wheelmq.broker.answers import Answer, Deferred, Given, PeerError, reply, run_on_worker
 from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.testing.workers import HeldWorker
 
 ERROR = PeerError(ResponseCode.NO_PERMISSION, "not you")
 FIRST, SECOND = reply(remark="first"), reply(remark="second")
@@ -75,6 +76,26 @@ class TestCallback:
 
         answer.callback(fail)(None)
         assert got == [ERROR]
+
+
+class TestWorker:
+    def test_a_job_answers_with_its_result(self) -> None:
+        got: list[Given] = []
+        worker = HeldWorker()
+        run_on_worker(worker, lambda: 7, lambda result: reply(count=result)).when_given(got.append)
+        worker.work()
+        assert got == []
+        worker.report()
+        assert got == [reply(count=7)]
+
+    def test_a_job_answers_with_its_exception(self) -> None:
+        worker = HeldWorker()
+        answer = run_on_worker(worker, lambda: 7, lambda result: reply(remark=str(result)))
+        worker.fail_next(OSError("broken"))
+        worker.run()
+        got: list[Given] = []
+        answer.when_given(got.append)
+        assert got == [reply(remark="broken")]
 
 
 class TestThen:

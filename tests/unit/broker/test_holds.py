@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from tests.unit.broker.test_handlers import send_heartbeat
-from wheelmq.broker.answers import Given, PeerError
+from wheelmq.broker.answers import Deferred, Given, PeerError
 from wheelmq.broker.handlers import pull as pulls
 from wheelmq.broker.holds import WOKEN_MAX, Attempt, Holds
 from wheelmq.broker.request import Request
@@ -19,7 +19,7 @@ from wheelmq.formats.java import java_hash
 from wheelmq.formats.kernels.journal import TAG_CODE
 from wheelmq.formats.wire.bodies import PERM_WRITE, GroupConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
-from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.frame import FLAG_ONEWAY, Command
 from wheelmq.formats.wire.headers import PULL_SUSPEND
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.harness import Ask, BrokerHarness, records_in
@@ -438,6 +438,52 @@ class TestAttempts:
         given = self.wait(harness, lambda last: None)
         harness.lose(harness.client)
         assert given == [None] and not len(harness.broker.holds)
+
+
+class TestDeadline:
+    """Requests whose answer another part gives."""
+
+    LATE = Command(code=ResponseCode.SYSTEM_BUSY)
+
+    def hold(self, harness: BrokerHarness, answer: Deferred, *, oneway: bool = False) -> list[Given]:
+        """Hold a request for `answer`. Return the answers that it gets."""
+        given: list[Given] = []
+        command = Command(code=RequestCode.WMQ_FIND_TIMERS, flag=FLAG_ONEWAY if oneway else 0)
+        holds = harness.broker.holds
+        holds.with_deadline(Request(command, harness.client), answer, 1000, lambda: self.LATE).when_given(given.append)
+        return given
+
+    def test_a_given_answer_ends_the_wait(self, harness: BrokerHarness) -> None:
+        answer, found = Deferred(), Command(code=0)
+        given = self.hold(harness, answer)
+        assert len(harness.broker.holds) == 1 and answer.is_accepted
+        answer.give(found)
+        assert given == [found] and not len(harness.broker.holds)
+        harness.advance(1000)
+        assert given == [found]
+
+    def test_the_deadline_ends_the_wait(self, harness: BrokerHarness) -> None:
+        answer = Deferred()
+        given = self.hold(harness, answer)
+        harness.advance(1000)
+        assert given == [self.LATE] and not len(harness.broker.holds)
+        answer.give(Command(code=0))
+        assert given == [self.LATE]
+
+    def test_a_lost_connection_ends_the_wait(self, harness: BrokerHarness) -> None:
+        answer = Deferred()
+        given = self.hold(harness, answer)
+        harness.lose(harness.client)
+        assert given == [None] and answer.is_over and not len(harness.broker.holds)
+
+    def test_an_answer_that_is_given_already_is_not_held(self, harness: BrokerHarness) -> None:
+        answer, found = Deferred(), Command(code=0)
+        answer.give(found)
+        assert self.hold(harness, answer) == [found] and not len(harness.broker.holds)
+
+    def test_a_oneway_request_is_not_held(self, harness: BrokerHarness) -> None:
+        answer = Deferred()
+        assert self.hold(harness, answer, oneway=True) == [None] and not len(harness.broker.holds)
 
 
 def test_a_reset_wakes_only_the_pulls_of_its_group(harness: BrokerHarness) -> None:

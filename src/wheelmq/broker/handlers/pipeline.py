@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wheelmq.broker.answers import Answer, reply
+from wheelmq.broker.answers import Answer, Deferred, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.part_settings import store_sizes
@@ -28,20 +28,13 @@ def open_lease(request: Request, broker: Broker) -> Answer:
     """Grant a lease. The answer has the data that tasks need to read the store."""
     header = request.header(PipelineHeader)
     holder = Holder(header.name, header.holder_id, peer_text(request.connection))
-    key = object()
-    granted: list[int] = []
+    granted = Deferred()
+    broker.pipeline.open(holder, granted.callback(lambda epoch: reply(body=msgspec.json.encode(_terms(broker, epoch)))))
 
-    def durable(epoch: int) -> None:
-        granted.append(epoch)
-        broker.holds.wake(key)
+    def late() -> Command:
+        return reply(ResponseCode.SYSTEM_ERROR, "the flush of the new epoch did not end in time")
 
-    def attempt(last: bool) -> Command | None:
-        if granted:
-            return reply(body=msgspec.json.encode(_terms(broker, granted[0])))
-        return reply(ResponseCode.SYSTEM_ERROR, "the flush of the new epoch did not end in time") if last else None
-
-    broker.pipeline.open(holder, durable)
-    return attempt(False) or broker.holds.wait(request, key, broker.settings.response_timeout_ms, attempt)
+    return broker.holds.with_deadline(request, granted, broker.settings.response_timeout_ms, late)
 
 
 def _terms(broker: Broker, epoch: int) -> dict[str, object]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wheelmq.broker.answers import Answer, PeerError, reply
+from wheelmq.broker.answers import Answer, PeerError, reply, run_on_worker
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.delay.timer.portions import OnDisk, Portion
@@ -44,21 +45,16 @@ def read(request: Request, broker: Broker) -> Answer:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, f"{UNREADABLE}: {error}") from None
     blocks = {name: units for _, name, units in plan.blocks.blocks} if plan.blocks is not None else {}
     on_disk = OnDisk(broker.store.log.synced, plan.timer_log_end, blocks)
-    key = object()
-    answers: list[Command] = []
-
-    def done(result: Any) -> None:
-        answers.append(_answer(broker, result))
-        broker.holds.wake(key)
-
-    def attempt(last: bool) -> Command | None:
-        if answers:
-            return answers[0]
-        return reply(ResponseCode.SYSTEM_BUSY, "the disk did not return the ranges in time") if last else None
-
     turn = (plan.epoch, plan.turn)
-    broker.workers.reading.submit(lambda: broker.pipeline.reader.read(turn, kind, header.name, ranges, on_disk), done)
-    return attempt(False) or broker.holds.wait(request, key, broker.settings.response_timeout_ms, attempt)
+
+    def job() -> Portion:
+        return broker.pipeline.reader.read(turn, kind, header.name, ranges, on_disk)
+
+    def late() -> Command:
+        return reply(ResponseCode.SYSTEM_BUSY, "the disk did not return the ranges in time")
+
+    answer = run_on_worker(broker.workers.reading, job, partial(_answer, broker))
+    return broker.holds.with_deadline(request, answer, broker.settings.response_timeout_ms, late)
 
 
 def _check_name(broker: Broker, kind: FileKind, name: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from wheelmq.broker.answers import Answer, PeerError, reply
+from wheelmq.broker.answers import Answer, Deferred, PeerError, reply
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.delay import listing
@@ -133,21 +133,8 @@ def find_timers(request: Request, broker: Broker) -> Answer:
         return (record for position in found.positions if (record := log.record_at(position)) is not None)
 
     asked = KeyQuery(header.topic, header.key)
-    key = object()
-    searched: list[Any] = []
 
-    def done(result: Any) -> None:
-        searched.append(result)
-        broker.holds.wake(key)
-
-    def attempt(last: bool) -> Command | None:
-        if not searched:
-            return (
-                reply(ResponseCode.SYSTEM_BUSY, "the search of the blocks did not end in time: try again")
-                if last
-                else None
-            )
-        [result] = searched
+    def searched(result: Any) -> Command:
         if isinstance(result, BaseException):
             raise result
         found = delivery_states(broker.timer, broker.blocks, asked, find) if header.place <= 0 else []
@@ -159,6 +146,10 @@ def find_timers(request: Request, broker: Broker) -> Answer:
             isLast=result.next_place == listing.END,
         )
 
-    if not broker.searches.begin(header.key, header.place, done):
+    def late() -> Command:
+        return reply(ResponseCode.SYSTEM_BUSY, "the search of the blocks did not end in time: try again")
+
+    answer = Deferred()
+    if not broker.searches.begin(header.key, header.place, answer.callback(searched)):
         raise PeerError(ResponseCode.SYSTEM_BUSY, "the broker is searching blocks for other requests: try again")
-    return attempt(False) or broker.holds.wait(request, key, broker.settings.response_timeout_ms, attempt)
+    return broker.holds.with_deadline(request, answer, broker.settings.response_timeout_ms, late)
