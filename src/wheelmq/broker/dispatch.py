@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.admission.unsupported_codes import REASONS
-from wheelmq.broker.answers import Answer, Deferred, Durable, DurableInBlock, Given, Hold, PeerError
 from wheelmq.broker.answers import Answer, Deferred, Durable, DurableInBlock, Given, PeerError
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.request import Request
