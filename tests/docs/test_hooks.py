@@ -20,7 +20,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
 async def play():
     from wheelmq.net.rpc_client import RpcClient
     small = {"log_file_bytes": 1 << 20, "message_index_enable": False}
-    settings = BrokerSettings(store_path=Path("store"), listen_port=0, **small)
+    settings = BrokerSettings.of(store_path=Path("store"), listen_port=0, **small)
     app = BrokerApp(settings)
     hook = Counting()
     app.hooks.register_rpc_hook(hook)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -270,6 +270,11 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     bytes_in_flight_max: Annotated[int, Meta(ge=64 << 20, le=1 << 40)] = 512 << 20
     """Bytes in memory for all connections: incomplete frames and unread answers. Above it, the broker closes the
     connections that hold most."""
+
+    @classmethod
+    def of(cls, **values: Any) -> BrokerSettings:
+        """Return settings with `values`, by the names for `--set`. The others have their defaults."""
+        return cls(**values)
 
     @property
     def is_master(self) -> bool:

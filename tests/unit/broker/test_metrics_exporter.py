@@ -191,7 +191,7 @@ def test_an_overdue_message_has_a_latency(harness: BrokerHarness) -> None:
 
 def test_the_exporter_serves_the_metrics_over_http(tmp_path: Path) -> None:
     async def fetch() -> str:
-        settings = BrokerSettings(
+        settings = BrokerSettings.of(
             store_path=tmp_path / "store",
             listen_port=0,
             log_file_bytes=1 << 20,

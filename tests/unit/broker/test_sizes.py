@@ -150,7 +150,7 @@ def test_a_smaller_body_limit_does_not_affect_accepted_messages(harness: BrokerH
 def test_a_body_limit_beyond_the_log_file_size_causes_a_warning(
     tmp_path: Path, sizes: dict[str, int], is_warned: bool
 ) -> None:
-    settings = BrokerSettings(store_path=tmp_path, **sizes)
+    settings = BrokerSettings.of(store_path=tmp_path, **sizes)
     warning = body_size_warning(body_bytes_max=settings.body_bytes_max, log_file_bytes=settings.log_file_bytes)
     assert (warning is not None) == is_warned
     if warning is not None:
@@ -162,7 +162,7 @@ def test_the_warning_about_the_body_limit_is_logged_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def started() -> None:
-        app = BrokerApp(BrokerSettings(store_path=tmp_path, listen_port=0, fast_port_enable=False, **SMALL))
+        app = BrokerApp(BrokerSettings.of(store_path=tmp_path, listen_port=0, fast_port_enable=False, **SMALL))
         await app.start()
         await app.stop()
 

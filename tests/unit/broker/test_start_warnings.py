@@ -15,7 +15,7 @@ REMEDY = "free space there, or choose another --home, or start a new store with 
 
 
 def settings(**chosen: object) -> BrokerSettings:
-    return BrokerSettings(store_path=Path("/store"), **chosen)  # type: ignore[arg-type]
+    return BrokerSettings.of(store_path=Path("/store"), **chosen)
 
 
 def warning(total: int, used: int, *, is_new: bool = True, **chosen: object) -> str | None:

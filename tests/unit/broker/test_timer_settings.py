@@ -56,7 +56,7 @@ class TestValues:
 
     def test_an_invalid_value_is_rejected_by_each_constructor(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="it must be one of 100, 200, 500, 1000"):
-            BrokerSettings(store_path=tmp_path, timer_precision_ms=300)
+            BrokerSettings.of(store_path=tmp_path, timer_precision_ms=300)
         with pytest.raises(msgspec.ValidationError, match="it must be one of 100, 200, 500, 1000"):
             BrokerHarness(tmp_path, timer_precision_ms=300)
 

@@ -54,7 +54,7 @@ def servers(tmp_path: Path) -> Start:
         namesrv = NameServerApp(NameServerSettings(kv_config_path=tmp_path / "kvConfig.json", listen_port=0))
         await namesrv.start()
         chosen = {**SMALL, "namesrv": (f"127.0.0.1:{namesrv.port}",), **settings}
-        running = Servers(namesrv, BrokerApp(BrokerSettings(store_path=tmp_path / "store", listen_port=0, **chosen)))
+        running = Servers(namesrv, BrokerApp(BrokerSettings.of(store_path=tmp_path / "store", listen_port=0, **chosen)))
         await running.app.start()
         try:
             await registered(running.app)

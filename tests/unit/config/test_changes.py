@@ -26,7 +26,7 @@ class Running:
         self.file = file
         if file is not None:
             self.disk.replace(file, text.encode())
-        self.settings = BrokerSettings(store_path=Path("s"), **fields)  # type: ignore[arg-type]
+        self.settings = BrokerSettings.of(store_path=Path("s"), **fields)
         self.told: list[frozenset[str]] = []
         given = {"long_polling": Given(True, "--set long_polling")}
         self.configuration = Configuration(
