@@ -17,7 +17,7 @@ import pytest
 
 from compat.apache.apache import VERSIONS, ApacheBroker, ApacheNameServer
 from tests.compat.test_handover import Group, until
-from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.schema import BROKER
 from wheelmq.delay.cancel import Cancelled
 from wheelmq.formats.disk import properties as props
 from wheelmq.system.clock import SystemClock
@@ -37,7 +37,7 @@ DUE_MS: Final = (20_000, 30_000)
 APACHES: Final = ("queue_file_bytes", "timer_log_file_bytes", "timer_slots")
 """Sizes that are the same by default."""
 SIZES: Final = {
-    **{name: getattr(BrokerSettings.of(store_path=Path()), name) for name in APACHES},
+    **{name: BROKER.fields[name].default for name in APACHES},
     "log_file_bytes": 1 << 26,
     "max_hash_slot_num": 1000,
     "max_index_num": 4000,

@@ -17,7 +17,7 @@ from wheelmq.broker.broker import Broker
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.registration import Registrar
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
-from wheelmq.broker.size_settings import body_size_warning
+from wheelmq.broker.start_warnings import body_size_warning
 from wheelmq.config.bounds import FAST_PORT_BELOW
 from wheelmq.config.changes import Origin
 from wheelmq.net.limits import Limits, SocketOptions
@@ -45,7 +45,8 @@ class BrokerApp:
 
     def __init__(self, settings: BrokerSettings, origin: Origin | None = None, hooks: Hooks | None = None) -> None:
         if settings.listen_port == 0:
-            settings = msgspec.structs.replace(settings, listen_port=_free_port(settings.listen_host))
+            node = msgspec.structs.replace(settings.broker, listen_port=_free_port(settings.broker.listen_host))
+            settings = msgspec.structs.replace(settings, broker=node)
         self.settings = settings
         self._origin = origin
         self.hooks = hooks or Hooks()

@@ -13,7 +13,6 @@ from wheelmq.delay.prefetch import bring_in
 from wheelmq.delay.recount import Recount, Step
 from wheelmq.delay.timer.metrics import TimerMetricsTable
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.store.expiry import delete_hours
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ class CountAudit:
         self._reading = reading
         self._journal = timer.store.journal
         self._clock = timer.store.clock
-        self._hours = delete_hours(settings.timer_check_metrics_when)
+        self._hours = settings.timer.check_hours
         self._last_ms = self._clock.now_ms()
         self._is_due = False
         self._recount: Recount | None = None

@@ -11,7 +11,7 @@ from wheelmq.delay.timer.timer import TimerSettings
 from wheelmq.delay.timer.view import StoreSizes
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.units import Millis
-from wheelmq.store.expiry import ExpirySettings, delete_hours
+from wheelmq.store.expiry import ExpirySettings
 from wheelmq.store.store import StoreSettings
 
 
@@ -55,7 +55,7 @@ def block_settings(settings: BrokerSettings) -> BlockSettings:
 def expiry_settings(settings: BrokerSettings) -> ExpirySettings:
     return ExpirySettings(
         reserved_hours=settings.file_reserved_time,
-        hours=delete_hours(settings.delete_when),
+        hours=settings.expiry.hours,
         used_ratio=settings.disk_max_used_space_ratio,
         forcibly_ratio=settings.disk_space_clean_forcibly_ratio,
         cleans_forcibly=settings.clean_file_forcibly_enable,

@@ -9,6 +9,8 @@ from typing import Final
 
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.index import IndexSize
+from wheelmq.formats.disk.message import BLANK_BYTES, TOPIC_BYTES_MAX, record_bytes
+from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
 from wheelmq.formats.hosts import is_loopback
 from wheelmq.store.store import Store
 
@@ -71,6 +73,18 @@ def first_bytes(settings: BrokerSettings, free: int) -> int:
     for wanted in (settings.timer_log_file_bytes, index if settings.message_index_enable else 0):
         taken += wanted if taken + wanted <= free else 0
     return taken
+
+
+def body_size_warning(*, body_bytes_max: int, log_file_bytes: int) -> str | None:
+    """Return why a body of `body_bytes_max` bytes may not fit into a log file; None when it always fits."""
+    needed = record_bytes(TOPIC_BYTES_MAX, body_bytes_max, PROPERTIES_BYTES_MAX) + BLANK_BYTES
+    if needed <= log_file_bytes:
+        return None
+    return (
+        f"body_bytes_max is {body_bytes_max}, and a log file has {log_file_bytes} bytes (log_file_bytes). A body of "
+        f"that length with topic and properties needs up to {needed} bytes. The broker rejects messages that are "
+        "longer than a log file. Set a smaller body_bytes_max, or create a new store with a larger log_file_bytes"
+    )
 
 
 def address_warning(settings: BrokerSettings) -> str | None:

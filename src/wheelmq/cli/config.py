@@ -91,11 +91,11 @@ def _check(part: str, file: Path) -> None:
     from wheelmq.config.apache import written
 
     found = _schema(part)
-    fallbacks = {name: path for name, path in PLACEHOLDERS.items() if name in found.shape.__struct_fields__}
+    fallbacks = {name: path for name, path in PLACEHOLDERS.items() if name in found.fields}
     settings, reading = settings_of(found, file, fallbacks=fallbacks, options={})
     given = {field: one for field, one in reading.given.items() if field not in fallbacks or one.where != DEFAULT}
     click.echo(f"{part}: {len(given)} settings are given")
     for field, (_, where) in sorted(given.items()):
-        click.echo(f"  {field} = {written(getattr(settings, field))}   ({where})")
+        click.echo(f"  {field} = {written(found.value(settings, field))}   ({where})")
     for note in reading.notes:
         click.echo(f"  ! {note}")

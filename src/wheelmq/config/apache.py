@@ -58,7 +58,7 @@ def _of_addresses(given: dict[str, Given], file: str, schema: Schema[Any]) -> li
     If brokerIP1 is no loopback address and bindAddress is missing, the broker listens on every address.
     """
     dialled = given.get("broker_ip")
-    if "broker_ip" in schema.shape.__struct_fields__ and dialled is None:
+    if "broker_ip" in schema.fields and dialled is None:
         return [f"{file} gives no brokerIP1: clients are told 127.0.0.1, Apache tells an address of the machine"]
     if "listen_host" in given:
         return []

@@ -72,7 +72,7 @@ class Configuration(Generic[T]):
         values = {}
         for key in self._schema.keys.values():
             if key.treatment is Treatment.HONOURED:
-                values[key.name] = apache.written(getattr(self._settings, key.ours))
+                values[key.name] = apache.written(self._schema.value(self._settings, key.ours))
             elif key.treatment is Treatment.REFUSED:
                 values[key.name] = key.default
         return properties.write(values).encode()
@@ -81,15 +81,15 @@ class Configuration(Generic[T]):
         """Apply the values in `body`, after they are on disk. Raises ChangeRejected."""
         try:
             changes = self._changes({one.name: one.value for one in properties.parse(body)})
-            self._schema.check(msgspec.structs.replace(self._settings, **changes))
+            self._schema.check(self._schema.changed(self._settings, changes))
         except ValueError as error:
             raise ChangeRejected(ResponseCode.INVALID_PARAMETER, str(error)) from None
         if not changes:
             return
         self._save(changes)
         for name, value in changes.items():
-            log.info("%s was %s and is %s", name, getattr(self._settings, name), value)
-            setattr(self._settings, name, value)
+            log.info("%s was %s and is %s", name, self._schema.value(self._settings, name), value)
+            self._schema.set_value(self._settings, name, value)
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
         self._changed(frozenset(changes))
 
@@ -105,7 +105,7 @@ class Configuration(Generic[T]):
             if key.treatment is not Treatment.HONOURED:
                 _stay(key, text)
                 continue
-            if text.strip() != apache.written(getattr(self._settings, key.ours)):
+            if text.strip() != apache.written(self._schema.value(self._settings, key.ours)):
                 found |= self._change(name, text)
         return found
 
@@ -121,7 +121,7 @@ class Configuration(Generic[T]):
                 value = self._schema.convert(field_name, one.value)
             except ValueError as error:
                 raise ConfigError(f"{name}: {error}") from None
-            is_so = value == getattr(self._settings, field_name)
+            is_so = value == self._schema.value(self._settings, field_name)
             if field_name not in self._schema.mutable and (not is_so or reading.notes):
                 where = self._origin.file or "the file of settings"
                 remark = f"{name} does not change at run time: change it in {where}, then start anew"
@@ -148,8 +148,9 @@ class Configuration(Generic[T]):
             raise ChangeRejected(ResponseCode.SYSTEM_ERROR, f"{file} could not be changed: {error}") from None
 
     def _in_toml(self, raw: bytes, changes: dict[str, Any]) -> bytes:
-        places = {name: (group, key) for group, keys in self._schema.groups.items() for key, name in keys.items()}
-        return toml_edit.with_changes(raw, {places[name]: value for name, value in changes.items()})
+        fields = self._schema.fields
+        places = {(fields[name].table, fields[name].key): value for name, value in changes.items()}
+        return toml_edit.with_changes(raw, places)
 
     def _in_properties(self, raw: bytes, changes: dict[str, Any]) -> bytes:
         keys = self._schema.apaches()

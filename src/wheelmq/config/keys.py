@@ -1,7 +1,7 @@
 """The keys of Apache RocketMQ 5.3.3's broker.conf and namesrv.conf, and the treatment of each.
 
-The rows are in `*_keys.py`, one module per class of Apache. docs/operations/settings.md is generated from them. An
-honoured row names the field (of BrokerSettings or NameServerSettings) that it sets.
+The rows are in `*_keys.py`, one module per class of Apache. docs/operations/settings.md is generated from them. The
+declaration of a setting has the name of the honoured key that sets it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class ApacheKey(NamedTuple):
     """Apache's default as written. A default that depends on the machine is described between < and >."""
     treatment: Treatment
     ours: str = ""
-    """The field that an honoured key sets."""
+    """The setting that an honoured key sets. The schema fills it in."""
     why: str = ""
     """The reason why the key is not honoured; for a refused key, also the remedy."""
     unit: str = ""
 
 
-def honoured(name: str, kind: Kind, default: str, ours: str, unit: str = "") -> ApacheKey:
-    """Return a row for a key that sets the field `ours`."""
-    return ApacheKey(name, kind, default, Treatment.HONOURED, ours=ours, unit=unit)
+def honoured(name: str, kind: Kind, default: str, unit: str = "") -> ApacheKey:
+    """Return a row for a key that a setting declares as its own."""
+    return ApacheKey(name, kind, default, Treatment.HONOURED, unit=unit)
 
 
 def no_effect(name: str, kind: Kind, default: str, why: str, unit: str = "") -> ApacheKey:

@@ -12,15 +12,15 @@ _NETTY: Final = "WheelMQ does not use Netty"
 _SERVERS: Final = "the broker only connects to name servers, with one connection each"
 
 SERVER_KEYS: Final = (
-    honoured("bindAddress", TEXT, "0.0.0.0", "listen_host"),
+    honoured("bindAddress", TEXT, "0.0.0.0"),
     no_effect("serverWorkerThreads", INT, "8", _NETTY),
     no_effect("serverCallbackExecutorThreads", INT, "0", _NETTY),
     no_effect("serverSelectorThreads", INT, "3", _NETTY),
     no_effect("serverOnewaySemaphoreValue", INT, "256", _NETTY),
     no_effect("serverAsyncSemaphoreValue", INT, "64", _NETTY),
-    honoured("serverChannelMaxIdleTimeSeconds", INT, "120", "server_channel_max_idle_time_seconds", "s"),
-    honoured("serverSocketSndBufSize", INT, "0", "socket_send_bytes", "B"),
-    honoured("serverSocketRcvBufSize", INT, "0", "socket_receive_bytes", "B"),
+    honoured("serverChannelMaxIdleTimeSeconds", INT, "120", "s"),
+    honoured("serverSocketSndBufSize", INT, "0", "B"),
+    honoured("serverSocketRcvBufSize", INT, "0", "B"),
     no_effect(
         "writeBufferHighWaterMark",
         INT,
@@ -35,7 +35,7 @@ SERVER_KEYS: Final = (
         "connection_buffer_bytes_max limits the answers that a peer has not read",
         "B",
     ),
-    honoured("serverSocketBacklog", INT, "1024", "listen_backlog"),
+    honoured("serverSocketBacklog", INT, "1024"),
     no_effect("serverNettyWorkerGroupEnable", BOOLEAN, "true", _NETTY),
     no_effect("serverPooledByteBufAllocatorEnable", BOOLEAN, "true", _NETTY),
     no_effect("enableShutdownGracefully", BOOLEAN, "false", "a stop serves the requests that have arrived"),

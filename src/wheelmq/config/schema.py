@@ -1,23 +1,20 @@
-"""The schema of a part's settings: their fields, their groups in TOML, and Apache's names."""
+"""The schema of a part's settings: their tables and keys in TOML, their own names, and Apache's names."""
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import difflib
-import inspect
-import textwrap
-import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import inspect as shapes
 
+from wheelmq.config import setting
 from wheelmq.config.errors import ConfigError
 from wheelmq.config.keys import ApacheKey, Treatment
+from wheelmq.config.setting import Declared, SettingsTable, SettingsTables
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -31,79 +28,134 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True)
 class Schema(Generic[T]):
-    """The settings of a part."""
+    """The settings of a part, by all their names. All else is derived from the fields of its tables."""
 
     shape: type[T]
-    keys: Mapping[str, ApacheKey]
+    """A struct with one field per table, or one table."""
+    rows: Mapping[str, ApacheKey]
     """Apache's keys, by name."""
-    groups: Mapping[str, Mapping[str, str]]
-    """The fields of `shape` by group, and in a group by their names in a TOML file."""
-    check: Callable[[T], None]
-    """Raises ValueError that names a field in conflict with others."""
-    mutable: frozenset[str]
-    """Fields that can change while the part runs."""
-    narrower: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The allowed values, in words, of fields for which `check` is stricter than their type."""
-
-    def allowed(self, field: str) -> str:
-        """Return in words the values that `field` may have."""
-        return self.narrower.get(field) or allowed(self.types[field])
+    only_table: str = ""
+    """The name of the table, if `shape` is one table."""
 
     @cached_property
-    def types(self) -> dict[str, Any]:
-        """The types of the fields, bounds included."""
-        return typing.get_type_hints(self.shape, include_extras=True)
+    def tables(self) -> Mapping[str, type[SettingsTable]]:
+        """The tables, by name."""
+        if issubclass(self.shape, SettingsTables):
+            return setting.tables_of(self.shape)
+        assert issubclass(self.shape, SettingsTable) and self.only_table, self.shape
+        return {self.only_table: self.shape}
+
+    @cached_property
+    def fields(self) -> dict[str, Declared]:
+        """The settings, by name."""
+        return setting.declared(self.tables)
+
+    @cached_property
+    def groups(self) -> dict[str, dict[str, str]]:
+        """The names of the settings, by table, and in a table by key."""
+        found: dict[str, dict[str, str]] = {table: {} for table in self.tables}
+        for one in self.fields.values():
+            found[one.table][one.key] = one.name
+        return found
+
+    @cached_property
+    def keys(self) -> dict[str, ApacheKey]:
+        """Apache's keys, by name, each with the setting that it sets."""
+        names = {one.setting.apache: one.name for one in self.fields.values() if one.setting.apache}
+        honoured = {name for name, row in self.rows.items() if row.treatment is Treatment.HONOURED}
+        assert names.keys() == honoured, f"only a setting or only a row names {names.keys() ^ honoured}"
+        return {name: row._replace(ours=names.get(name, "")) for name, row in self.rows.items()}
+
+    @cached_property
+    def mutable(self) -> frozenset[str]:
+        """The settings that can change while the part runs."""
+        return frozenset(one.name for one in self.fields.values() if one.setting.mutable)
 
     @cached_property
     def descriptions(self) -> dict[str, str]:
         """The text below each field in the source, if there is one."""
-        return _descriptions(self.shape)
+        return setting.descriptions(self.tables)
+
+    def allowed(self, name: str) -> str:
+        """Return in words the values that a setting may have."""
+        one = self.fields[name]
+        return one.setting.narrower or allowed(one.kind)
+
+    def value(self, settings: T, name: str) -> Any:
+        """Return the value of a setting."""
+        one = self.fields[name]
+        return getattr(self._table(settings, one.table), one.key)
+
+    def set_value(self, settings: T, name: str, value: Any) -> None:
+        """Set a setting, in place."""
+        one = self.fields[name]
+        setattr(self._table(settings, one.table), one.key, value)
+
+    def check(self, settings: T) -> None:
+        """Check each table. Raises ValueError, which names the wrong setting."""
+        for table in self.tables:
+            self._table(settings, table).check()
+
+    def _table(self, settings: T, table: str) -> SettingsTable:
+        found = settings if self.only_table else getattr(settings, table)
+        assert isinstance(found, SettingsTable)
+        return found
 
     def build(self, given: Mapping[str, Given]) -> T:
         """Return the settings. Raises ConfigError with one line for each value that is not allowed."""
         problems, values = [], {}
-        for field, (value, where) in given.items():
+        for name, (value, where) in given.items():
             try:
-                values[field] = self.convert(field, value)
+                values[name] = self.convert(name, value)
             except ValueError as error:
                 problems.append(f"{where}: {error}")
         if problems:
             raise ConfigError("\n".join(problems))
         try:
-            settings = self.shape(**values)
+            settings = self.make(values)
             self.check(settings)
         except ValueError as error:
-            names = {field: (field, apaches.name) for field, apaches in self.apaches().items()}
+            names = {name: (name, apaches.name) for name, apaches in self.apaches().items()}
             named = [
                 where
-                for field, (_, where) in given.items()
-                if any(name in str(error) for name in names.get(field, (field,)))
+                for name, (_, where) in given.items()
+                if any(known in str(error) for known in names.get(name, (name,)))
             ]
             raise ConfigError(": ".join([*named[:1], str(error)])) from None
         return settings
 
-    def convert(self, field: str, value: Any) -> Any:
-        """Return `value`, which may be a text, in the type of `field`. Raises ValueError with the allowed values."""
-        kind = self.types[field]
+    def make(self, values: Mapping[str, Any]) -> T:
+        """Return settings with `values`, by name. The others have their defaults. Raises ValueError."""
+        found = {name: self.tables[name](**keys) for name, keys in setting.nested(self.tables, values).items()}
+        made: Any = found[self.only_table] if self.only_table else self.shape(**found)
+        return cast(T, made)
+
+    def changed(self, settings: T, changes: Mapping[str, Any]) -> T:
+        """Return a copy of `settings` with `changes`, by name. Raises ValueError."""
+        return self.make({name: self.value(settings, name) for name in self.fields} | dict(changes))
+
+    def convert(self, name: str, value: Any) -> Any:
+        """Return `value`, which may be a text, in the type of a setting. Raises ValueError with the allowed values."""
+        kind = self.fields[name].kind
         if isinstance(value, str) and isinstance(shapes.type_info(kind), shapes.VarTupleType):
             value = [part.strip() for part in value.replace(",", ";").split(";") if part.strip()]
         try:
             return msgspec.convert(value, kind, strict=False, dec_hook=lambda kind, found: kind(found))
         except msgspec.ValidationError:
-            raise ValueError(f"found {value!r}; allowed: {self.allowed(field)}") from None
+            raise ValueError(f"found {value!r}; allowed: {self.allowed(name)}") from None
 
     def field_of(self, name: str) -> str | None:
-        """Return the field that `name` means: its own name, group and key with a dot, or Apache's name."""
-        group, _, key = name.partition(".")
+        """Return the setting that `name` means: its own name, table and key with a dot, or Apache's name."""
+        table, _, key = name.partition(".")
         if key:
-            return self.groups.get(group, {}).get(key)
-        if name in self.shape.__struct_fields__:
+            return self.groups.get(table, {}).get(key)
+        if name in self.fields:
             return name
         found = self.keys.get(name)
         return found.ours if found is not None and found.treatment is Treatment.HONOURED else None
 
     def apaches(self) -> dict[str, ApacheKey]:
-        """Return the honoured rows, by field."""
+        """Return the honoured rows, by the names of the settings."""
         return {key.ours: key for key in self.keys.values() if key.treatment is Treatment.HONOURED}
 
 
@@ -141,18 +193,3 @@ def allowed(kind: Any) -> str:
         of = "" if found.pattern is None else " of printable ASCII, without quotes and backslashes"
         return f"a text of {found.min_length} to {found.max_length} characters{of}"
     return "a list of texts" if isinstance(found, shapes.VarTupleType) else "a text"
-
-
-def _descriptions(shape: type[msgspec.Struct]) -> dict[str, str]:
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(shape))).body
-    assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
-    for statement, below in zip(tree.body, tree.body[1:], strict=False):
-        if (
-            isinstance(statement, ast.AnnAssign)
-            and isinstance(statement.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-        ):
-            found[statement.target.id] = " ".join(str(below.value.value).split())
-    return found

@@ -50,7 +50,7 @@ def is_toml(file: Path) -> bool:
 
 def read_pairs(pairs: Mapping[str, str], schema: Schema[Any]) -> Reading:
     """Return the values of `--set`, by WheelMQ's names or Apache's. Raises ConfigError."""
-    ours = schema.shape.__struct_fields__
+    ours = schema.fields
     apaches = {name: value for name, value in pairs.items() if name in schema.keys and name not in ours}
     reading = apache.interpret(apaches, {name: f"--set {name}" for name in apaches}, schema)
     for name, value in pairs.items():

@@ -43,10 +43,10 @@ def our_names(schema: Schema[Any]) -> str:
 
 def default(schema: Schema[Any], field: str) -> str:
     """Return the default of `field`; for a path, its place in the home folder."""
-    (found,) = [one for one in msgspec.structs.fields(schema.shape) if one.name == field]
-    if found.default is msgspec.NODEFAULT:
+    found = schema.fields[field].default
+    if found is msgspec.NODEFAULT:
         return {"store_path": "HOME/store", "kv_config_path": "HOME/namesrv/kvConfig.json"}[field]
-    return written(found.default)
+    return written(found)
 
 
 def _row_of(key: ApacheKey, schema: Schema[Any]) -> tuple[str, ...]:

@@ -93,8 +93,7 @@ class _Settings(BaseSettings):
 
 def _field(schema: Schema[Any], name: str) -> Any:
     """Return the model's field for `name` of `schema`: type, bounds, default, description."""
-    kind = schema.types[name]
-    (found,) = [one for one in msgspec.structs.fields(schema.shape) if one.name == name]
+    kind, default = schema.fields[name].kind, schema.fields[name].default
     bounds: dict[str, Any] = {}
     if typing.get_origin(kind) is Annotated:
         kind, meta = typing.get_args(kind)
@@ -102,7 +101,6 @@ def _field(schema: Schema[Any], name: str) -> Any:
         bounds = {limit: value for limit, value in limits.items() if value is not None}
     if typing.get_origin(kind) is tuple:
         kind = kind | str  # a text with separators between its parts
-    default = found.default
     if default is msgspec.NODEFAULT:
         kind, default = kind | None, None
     return (Annotated[kind, Field(description=schema.descriptions.get(name), **bounds)], default)

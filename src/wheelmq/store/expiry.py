@@ -40,15 +40,6 @@ class ExpirySettings:
     """Maximum number of log files removed at a time."""
 
 
-def delete_hours(text: str, name: str = "delete_when") -> frozenset[int]:
-    """Return the hours in a `delete_when` or a similar setting: two digits each, separated by `;`.
-    Raises ValueError."""
-    words = text.split(";")
-    if not all(len(word) == 2 and word.isdecimal() and int(word) < 24 for word in words):
-        raise ValueError(f"{name} is {text!r}: write hours from 00 to 23, such as 04 or 04;16")
-    return frozenset(map(int, words))
-
-
 class Expiry:
     def __init__(
         self,

@@ -22,6 +22,7 @@ import msgspec
 from wheelmq.broker import handlers as _handlers  # the import registers every handler
 from wheelmq.broker.broker import Broker
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.config.setting import nested, tables_of
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Host, Record, decode_record
 from wheelmq.formats.wire import frame, headers
@@ -160,7 +161,8 @@ class BrokerHarness:
         """Start a broker on the folder; `settings` change those it had. What it raises leaves nothing behind."""
         assert self._broker is None, "the broker is already running"
         self._settings.update(settings)
-        chosen = msgspec.convert({"store_path": self._folder, **self._settings}, BrokerSettings, strict=False)
+        tables = nested(tables_of(BrokerSettings), {"store_path": self._folder, **self._settings})
+        chosen = msgspec.convert(tables, BrokerSettings, strict=False)
         try:
             self._broker = Broker(
                 chosen,

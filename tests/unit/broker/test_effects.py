@@ -456,7 +456,7 @@ def registration(folder: Path) -> None:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with BrokerHarness(folder / str(answers), namesrv=(address,)) as harness:
             for name, value in chosen.items():
-                setattr(harness.broker.settings, name, value)  # below the smallest valid value
+                BROKER.set_value(harness.broker.settings, name, value)  # below the smallest valid value
             registration = Registrar(harness.broker.settings, harness.broker.topics, harness.clock)
             registration.start()
             async with asyncio.timeout(60):

@@ -323,7 +323,7 @@ class TestChangesDuringAHold:
             case "forbidden":
                 broker.groups.forbid("g", "T", forbidden=True)
             case _:
-                broker.settings = structs.replace(broker.settings, broker_permission=PERM_WRITE)
+                broker.settings.broker.permission = PERM_WRITE
         harness.submit(harness.send_command("T", properties={"TAGS": "A"}))
         harness.tick()
         assert self.code(held) == ResponseCode.NO_PERMISSION

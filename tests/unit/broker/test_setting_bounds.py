@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import pytest
 
-from wheelmq.broker.schema import BROKER, MUTABLE
+from wheelmq.broker.schema import BROKER
 from wheelmq.config.errors import ConfigError
 from wheelmq.config.schema import Given
 from wheelmq.formats.disk import properties as props
@@ -19,7 +18,7 @@ from wheelmq.testing.pipeline_model import PipelineModel
 INT_MAX: Final = (1 << 31) - 1
 VALUES: Final = (-(1 << 63), -1, 0, 1, 10, 17, 1001, INT_MAX, (1 << 63) - 1)
 """The limits of Java's integers, and numbers that are no multiple of any size in files."""
-DEFAULTS: Final = {one.name: one.default for one in msgspec.structs.fields(BROKER.shape)}
+DEFAULTS: Final = {name: one.default for name, one in BROKER.fields.items()}
 NUMBERS: Final = sorted(
     name for name, value in DEFAULTS.items() if isinstance(value, int | float) and not isinstance(value, bool)
 )
@@ -117,22 +116,22 @@ def test_the_reason_names_the_allowed_values(chosen: dict[str, int], named: str)
 
 @pytest.mark.parametrize(
     "key",
-    [key for key in BROKER.apaches().values() if key.ours in MUTABLE and key.ours in NUMBERS],
+    [key for key in BROKER.apaches().values() if key.ours in BROKER.mutable and key.ours in NUMBERS],
     ids=lambda key: key.name,
 )
 def test_each_value_at_run_time_is_rejected_or_can_be_undone(tmp_path: Path, key: Any) -> None:
     """A change rejects the values that a start rejects, and names them. An accepted value can be undone."""
     with BrokerHarness(tmp_path, **settings()) as harness:
-        before = getattr(harness.broker.settings, key.ours)
+        before = BROKER.value(harness.broker.settings, key.ours)
         for value in VALUES:
             answer = harness.ask_code(RequestCode.UPDATE_BROKER_CONFIG, f"{key.name}={value}\n".encode())
             if answer.code:
                 assert answer.code == ResponseCode.INVALID_PARAMETER and str(value) in (answer.remark or "")
-                assert getattr(harness.broker.settings, key.ours) == before
+                assert BROKER.value(harness.broker.settings, key.ours) == before
                 continue
-            assert problem(key.ours, getattr(harness.broker.settings, key.ours)) is None
+            assert problem(key.ours, BROKER.value(harness.broker.settings, key.ours)) is None
             undone = harness.ask_code(RequestCode.UPDATE_BROKER_CONFIG, f"{key.name}={before}\n".encode())
-            assert (undone.code, getattr(harness.broker.settings, key.ours)) == (0, before)
+            assert (undone.code, BROKER.value(harness.broker.settings, key.ours)) == (0, before)
         for body, asked in SENDS.items():
             assert harness.send("T", body, properties=asked).code == 0
         harness.advance(1100)

@@ -14,7 +14,7 @@ from tests.unit.broker.test_put_statuses import batch
 from tests.unit.broker.test_send import inner
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.settings import BrokerSettings
-from wheelmq.broker.size_settings import body_size_warning
+from wheelmq.broker.start_warnings import body_size_warning
 from wheelmq.delay.blocks.park import park_in_block
 from wheelmq.delay.park import park
 from wheelmq.delay.room import DEAD_LETTER_TOPIC

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tomllib
+from copy import deepcopy
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from wheelmq.broker.schema import BROKER
@@ -43,7 +43,7 @@ class Running:
 
     def expect_rejection(self, text: str) -> ChangeRejected:
         """Expect that an update is rejected and changes nothing. Returns the rejection."""
-        settings, version = msgspec.structs.replace(self.settings), self.configuration.version
+        settings, version = deepcopy(self.settings), self.configuration.version
         stored = self.stored if self.file is not None else None
         with pytest.raises(ChangeRejected) as caught:
             self.update(text)

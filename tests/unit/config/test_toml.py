@@ -111,12 +111,6 @@ def test_an_invalid_environment_variable_is_rejected(monkeypatch: pytest.MonkeyP
     ]
 
 
-@pytest.mark.parametrize("schema", BOTH)
-def test_every_setting_has_one_name(schema: Any) -> None:
-    fields = [field for keys in schema.groups.values() for field in keys.values()]
-    assert sorted(fields) == sorted(schema.shape.__struct_fields__)
-
-
 def test_the_json_schema_has_bounds_defaults_and_enum_values() -> None:
     found = toml.json_schema(BOTH)["$defs"]
     assert found["broker"]["properties"]["listen_port"] == {

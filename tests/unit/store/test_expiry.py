@@ -15,7 +15,8 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.store.expiry import HOUR_MS, delete_hours
+from wheelmq.store.expiry import HOUR_MS
+from wheelmq.store.settings import hours_of
 from wheelmq.testing.disk import Call
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
@@ -113,10 +114,10 @@ class TestExpiryTimes:
         assert len(log_files(harness)) == count - 10
 
     def test_the_hours_of_deletion_are_parsed(self) -> None:
-        assert delete_hours("04") == {4} and delete_hours("04;16") == {4, 16}
+        assert hours_of("delete_when", "04") == {4} and hours_of("delete_when", "04;16") == {4, 16}
         for wrong in ("24", "4", "", "04;", "x4", "-1"):
             with pytest.raises(ValueError, match="write hours from 00 to 23"):
-                delete_hours(wrong)
+                hours_of("delete_when", wrong)
 
 
 class TestFilesThatReferToTheLog:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.broker.timer_settings import PRECISIONS_MS
+from wheelmq.delay.settings import PRECISIONS_MS
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.parked import delete_key
