@@ -233,9 +233,7 @@ class Broker:
         def needed_from() -> LogPosition:
             return min(self.timer.needed_from(), self.block_scheduler.needed_from(), self.transactions.needed_from())
 
-        return Expiry(
-            self.store, self.index, part_settings.expiry_settings(self.settings), needed_from, self.workers.background
-        )
+        return Expiry(self.store, self.index, self.settings.expiry, needed_from, self.workers.background)
 
     def _open_turns(self) -> TurnCoordinator:
         return open_turns(
@@ -479,7 +477,6 @@ class Broker:
         """Update the parts that keep copies of settings. The other parts read a setting when they need it."""
         settings = self.settings
         self.park_settings = replace(self.park_settings, delay_seconds_max=settings.timer_max_delay_seconds)
-        self.expiry.take_settings(part_settings.expiry_settings(settings))
         self.admission.check_disk()
         if self.fast_send is not None:
             self.fast_send.take_settings()

@@ -11,7 +11,6 @@ from wheelmq.delay.timer.timer import TimerSettings
 from wheelmq.delay.timer.view import StoreSizes
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.units import Millis
-from wheelmq.store.expiry import ExpirySettings
 from wheelmq.store.store import StoreSettings
 
 
@@ -50,17 +49,6 @@ def timer_settings(settings: BrokerSettings) -> TimerSettings:
 def block_settings(settings: BrokerSettings) -> BlockSettings:
     sizes = BlockSizes(settings.block_log_file_bytes, settings.block_queue_file_bytes)
     return BlockSettings(settings.block_length_seconds * 1000, sizes)
-
-
-def expiry_settings(settings: BrokerSettings) -> ExpirySettings:
-    return ExpirySettings(
-        reserved_hours=settings.file_reserved_time,
-        hours=settings.expiry.hours,
-        used_ratio=settings.disk_max_used_space_ratio,
-        forcibly_ratio=settings.disk_space_clean_forcibly_ratio,
-        cleans_forcibly=settings.clean_file_forcibly_enable,
-        batch_max=settings.delete_file_batch_max,
-    )
 
 
 def snapshot_settings(settings: BrokerSettings) -> SnapshotSettings:

@@ -16,7 +16,7 @@ from msgspec import Meta, field
 from wheelmq.config.bounds import Count, DurationMs, EpochMs, Name, Percent, Port, Positive, WaitMs
 from wheelmq.config.setting import Declared, Setting, SettingsTable, SettingsTables, declared, tables_of
 from wheelmq.delay.settings import BlockTable, LevelSettings, TimerTable
-from wheelmq.store.settings import ExpiryTable, IndexSettings, StoreTable
+from wheelmq.store.settings import ExpirySettings, IndexSettings, StoreTable
 
 
 class FlushMode(StrEnum):
@@ -317,7 +317,7 @@ class BrokerSettings(SettingsTables, kw_only=True):
     store: StoreTable
     flush: FlushSettings = field(default_factory=FlushSettings)
     index: IndexSettings = field(default_factory=IndexSettings)
-    expiry: ExpiryTable = field(default_factory=ExpiryTable)
+    expiry: ExpirySettings = field(default_factory=ExpirySettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)

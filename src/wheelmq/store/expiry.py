@@ -10,34 +10,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.index import MessageIndex
+from wheelmq.store.settings import ExpirySettings
 from wheelmq.store.store import Store
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
 HOUR_MS: Final = 3_600_000
-
-
-@dataclass(frozen=True, slots=True)
-class ExpirySettings:
-    """The settings of expiry. Ratios are in percent of the file system's size."""
-
-    reserved_hours: int
-    hours: frozenset[int]
-    """Hours of local time."""
-    used_ratio: int
-    """Disk usage above which files older than the reserved time are removed at any hour."""
-    forcibly_ratio: int
-    """Disk usage above which all files that are not needed are removed.
-    Requires `cleans_forcibly`; without it, only files older than the reserved time are removed."""
-    cleans_forcibly: bool
-    batch_max: int
-    """Maximum number of log files removed at a time."""
 
 
 class Expiry:
@@ -59,9 +42,6 @@ class Expiry:
         """No record before this position is needed, and the records that settled the old messages are on disk."""
         self._noted = (store.log.start, store.log.start)
 
-    def take_settings(self, settings: ExpirySettings) -> None:
-        self._settings = settings
-
     def note(self) -> None:
         """Note the oldest needed position. It takes effect once log and queue units are on disk up to now.
 
@@ -77,9 +57,9 @@ class Expiry:
         self.note()
         store = self._store
         used = 100 * store.disk.used_share(store.paths.root)
-        forcibly = used > self._settings.forcibly_ratio and self._settings.cleans_forcibly
+        forcibly = used > self._settings.forcibly_percent and self._settings.forcibly_enable
         is_hour = time.localtime(store.clock.now_ms() // 1000).tm_hour in self._settings.hours
-        if not (at_once or forcibly or is_hour or used > self._settings.used_ratio):
+        if not (at_once or forcibly or is_hour or used > self._settings.used_percent):
             return
         upto = self._expired_to(regardless_of_age=forcibly)
         if upto > store.log.start:
@@ -97,7 +77,7 @@ class Expiry:
         files = store.log.files
         upto = store.log.start
         oldest_ms = store.clock.now_ms() - self._settings.reserved_hours * HOUR_MS
-        for _ in range(self._settings.batch_max):
+        for _ in range(self._settings.files_max):
             behind = LogPosition(upto + files.file_bytes)
             if behind >= files.end or behind > self._free_to:
                 break

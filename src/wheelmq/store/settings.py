@@ -68,7 +68,7 @@ class IndexSettings(SettingsTable, kw_only=True):
             )
 
 
-class ExpiryTable(SettingsTable, kw_only=True):
+class ExpirySettings(SettingsTable, kw_only=True):
     """[expiry]: when the broker deletes old files."""
 
     reserved_hours: Annotated[Count, Setting("file_reserved_time", "fileReservedTime", mutable=True)] = 72
