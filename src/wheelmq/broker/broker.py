@@ -208,14 +208,12 @@ class Broker:
         )
 
     def _open_snapshots(self) -> Snapshots:
-        settings = part_settings.snapshot_settings(self.settings)
         return Snapshots(
             self.store,
             self.timer,
             self.block_scheduler,
             self.index,
             self.workers.background,
-            settings,
             hides_nothing=lambda: not self.transactions.has_unsaid_ends,
         )
 

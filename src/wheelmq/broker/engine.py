@@ -31,4 +31,4 @@ class Engine:
     @property
     def host(self) -> Host:
         """The address in message ids and in the records of the log."""
-        return self.store.settings.store_host
+        return self.store.host

@@ -28,12 +28,12 @@ class FastRelease:
         self._queues = store.queues
         self._blocks = blocks
         self._arrays = arrays
-        host = store.settings.store_host
+        host = store.host
         self._state: Integers = np.zeros(release.STATE, np.int64)
         self._parameters: Integers = np.zeros(release.PARAMETERS, np.int64)
         self._parameters[release.STORE_IP] = int.from_bytes(host.address, "big")
         self._parameters[release.STORE_PORT] = host.port
-        self._levels_ms: Integers = np.array(store.settings.levels_ms, np.int64)
+        self._levels_ms: Integers = np.array(store.levels_ms, np.int64)
 
     def __call__(self, refs: Refs, now_ms: Millis) -> int:
         """Append the messages at the front of `refs`, which are sorted by origin. Returns the number appended."""

@@ -57,7 +57,7 @@ class FastSend:
         self._journal = store.journal
         self._queues = store.queues
         self._clock = store.clock
-        self._host = store.settings.store_host
+        self._host = store.host
         self._congestion = congestion
         self._arrays = arrays
         self._settings = settings

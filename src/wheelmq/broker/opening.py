@@ -14,7 +14,6 @@ from wheelmq.delay.opening import open_delay
 from wheelmq.delay.timer.recover import SnapshotWrong, TimerRecovery
 from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.disk.message import Host
-from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.journal import Rows
 from wheelmq.store.recovery import InternedNames
@@ -46,8 +45,7 @@ def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) 
     """Recover the store. Raises SnapshotWrong: the snapshot is deleted then."""
     host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
     levels_ms = parse_levels(settings.message_delay_level)
-    store_settings = part_settings.store_settings(settings, host, levels_ms)
-    store = Store(StorePaths(settings.store_path), store_settings, disk, clock)
+    store = Store(settings.store, disk, clock, host=host, levels_ms=levels_ms)
     timer_settings, block_settings = part_settings.timer_settings(settings), part_settings.block_settings(settings)
     timer, block_scheduler = open_delay(store, timer_settings, block_settings)
     block_scheduler.blocks.load()

@@ -6,22 +6,9 @@ from wheelmq.broker.settings import BrokerSettings
 from wheelmq.delay.blocks.block import BlockSizes
 from wheelmq.delay.blocks.blocks import BlockSettings
 from wheelmq.delay.park import ParkSettings
-from wheelmq.delay.snapshots import SnapshotSettings
 from wheelmq.delay.timer.timer import TimerSettings
 from wheelmq.delay.timer.view import StoreSizes
-from wheelmq.formats.disk.message import Host
 from wheelmq.formats.units import Millis
-from wheelmq.store.store import StoreSettings
-
-
-def store_settings(settings: BrokerSettings, host: Host, levels_ms: tuple[Millis, ...]) -> StoreSettings:
-    return StoreSettings(
-        log_file_bytes=settings.log_file_bytes,
-        queue_file_bytes=settings.queue_file_bytes,
-        store_host=host,
-        levels_ms=levels_ms,
-        mapped_queue_files_max=settings.mapped_queue_files_max,
-    )
 
 
 def park_settings(settings: BrokerSettings, levels_ms: tuple[Millis, ...]) -> ParkSettings:
@@ -49,10 +36,6 @@ def timer_settings(settings: BrokerSettings) -> TimerSettings:
 def block_settings(settings: BrokerSettings) -> BlockSettings:
     sizes = BlockSizes(settings.block_log_file_bytes, settings.block_queue_file_bytes)
     return BlockSettings(settings.block_length_seconds * 1000, sizes)
-
-
-def snapshot_settings(settings: BrokerSettings) -> SnapshotSettings:
-    return SnapshotSettings(settings.snapshot_ms, settings.snapshot_log_bytes, settings.checkpoint_ms)
 
 
 def store_sizes(settings: BrokerSettings) -> StoreSizes:

@@ -16,7 +16,7 @@ from msgspec import Meta, field
 from wheelmq.config.bounds import Count, DurationMs, EpochMs, Name, Percent, Port, Positive, WaitMs
 from wheelmq.config.setting import Declared, Setting, SettingsTable, SettingsTables, declared, tables_of
 from wheelmq.delay.settings import BlockTable, LevelSettings, TimerTable
-from wheelmq.store.settings import ExpirySettings, IndexSettings, StoreTable
+from wheelmq.store.settings import ExpirySettings, IndexSettings, StoreSettings
 
 
 class FlushMode(StrEnum):
@@ -314,7 +314,7 @@ class BrokerSettings(SettingsTables, kw_only=True):
     """All settings of a broker, by the tables of a TOML file. Only `broker.configuration` sets fields of them."""
 
     broker: NodeSettings = field(default_factory=NodeSettings)
-    store: StoreTable
+    store: StoreSettings
     flush: FlushSettings = field(default_factory=FlushSettings)
     index: IndexSettings = field(default_factory=IndexSettings)
     expiry: ExpirySettings = field(default_factory=ExpirySettings)

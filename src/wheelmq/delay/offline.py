@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from wheelmq.delay.blocks.offline import waiting_in_blocks
 from wheelmq.delay.done import DoneBits
-from wheelmq.delay.levels.table import DEFAULT_LEVELS, level_delay_ms, parse_levels
 from wheelmq.delay.levels import offsets as level_offsets
+from wheelmq.delay.levels.table import DEFAULT_LEVELS, level_delay_ms, parse_levels
 from wheelmq.delay.pending_message import PendingMessage, State, describe
 from wheelmq.delay.redelivery import ParkedRecord, delivered, read
 from wheelmq.delay.timer.apache_import import Parked, what_is_out

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -34,15 +33,6 @@ log = logging.getLogger(__name__)
 
 RECORD_SIZE_BYTES: Final = 4
 """A record begins with its size."""
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotSettings:
-    """When a snapshot is due: after `after_ms` with changes, or `after_bytes` of log, but not within `pause_ms`."""
-
-    after_ms: int
-    after_bytes: int
-    pause_ms: int
 
 
 class _Taken(NamedTuple):
@@ -76,7 +66,6 @@ class Snapshots:
         lane: BlockScheduler,
         index: MessageIndex | None,
         background: Worker,
-        settings: SnapshotSettings,
         hides_nothing: Callable[[], bool] = lambda: True,
     ) -> None:
         """Create the object. While `hides_nothing` returns False, no snapshot is taken.
@@ -89,7 +78,7 @@ class Snapshots:
         self._lane = lane
         self._index = index
         self._flight = SingleFlight(background)
-        self._settings = settings
+        self._settings = store.settings
         self._hides_nothing = hides_nothing
         self.index_mark: IndexMark | None = None
         """The part of the message index that is on disk according to the last snapshot."""
@@ -124,9 +113,9 @@ class Snapshots:
         """Return whether the next `poll` takes a snapshot, if nothing prevents it."""
         grown = self._store.log.end - self._last_position
         waited_ms = monotonic_ms - self._last_ms
-        if not (grown or self._indexed_to() != self._last_indexed_to) or waited_ms < self._settings.pause_ms:
+        if not (grown or self._indexed_to() != self._last_indexed_to) or waited_ms < self._settings.checkpoint_ms:
             return False
-        return grown >= self._settings.after_bytes or waited_ms >= self._settings.after_ms
+        return grown >= self._settings.snapshot_log_bytes or waited_ms >= self._settings.snapshot_ms
 
     def _indexed_to(self) -> int:
         """Return E as it is on disk."""

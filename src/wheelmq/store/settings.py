@@ -21,7 +21,7 @@ LogFileBytes = Annotated[int, Meta(ge=LOG_FILE_BYTES_MIN, le=INT_MAX)]
 QueueFileBytes = Annotated[int, Meta(ge=QUEUE_UNIT.size, le=INT_MAX, multiple_of=QUEUE_UNIT.size)]
 
 
-class StoreTable(SettingsTable, kw_only=True):
+class StoreSettings(SettingsTable, kw_only=True):
     """[store]: the files of the log and of the queues, and what a start finds faster."""
 
     path: Annotated[Path, Setting("store_path", "storePathRootDir")]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -45,24 +44,14 @@ from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.journal import Journal, Rows
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.queues import QueueTable
+from wheelmq.store.settings import StoreSettings
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk, DiskFull
 from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
-    """Sizes, the address that records carry as their store host, and the level table."""
-
-    log_file_bytes: int = 1 << 30
-    queue_file_bytes: int = 300_000 * 20
-    store_host: Host = field(default_factory=lambda: Host(b"\x7f\0\0\1", 10911))
-    levels_ms: tuple[Millis, ...] = (Millis(1000),)
-    """Delays of the levels from 1 on.
-    In SCHEDULE_TOPIC_XXXX the tag code of a unit is its record's store time plus the delay."""
-    mapped_queue_files_max: int = 4096
+LOOPBACK: Final = Host(b"\x7f\0\0\1", 10911)
 
 
 class Appended(NamedTuple):
@@ -89,9 +78,22 @@ class BatchTooLong(RecordTooLong):
 class Store:
     """Commit log, consume queues and the journal of the running tick."""
 
-    def __init__(self, paths: StorePaths, settings: StoreSettings, disk: Disk, clock: Clock) -> None:
-        self.paths = paths
+    def __init__(
+        self,
+        settings: StoreSettings,
+        disk: Disk,
+        clock: Clock,
+        *,
+        host: Host = LOOPBACK,
+        levels_ms: tuple[Millis, ...] = (Millis(1000),),
+    ) -> None:
+        paths = self.paths = StorePaths(settings.path)
         self.settings = settings
+        self.host = host
+        """The address that records carry as their store host."""
+        self.levels_ms = levels_ms
+        """Delays of the levels from 1 on.
+        In SCHEDULE_TOPIC_XXXX the tag code of a unit is its record's store time plus the delay."""
         self.disk = disk
         self.clock = clock
         disk.make_folder(paths.root)
@@ -199,14 +201,14 @@ class Store:
 
     def _tag_codes(self, rows: Rows, names: recovery.InternedNames) -> Rows:
         """Return the tag codes of scanned records. In a level's queue the tag code is the due time."""
-        levels_ms = np.array(self.settings.levels_ms, np.int64)
+        levels_ms = np.array(self.levels_ms, np.int64)
         dues_ms = rows[:, col.STORE_MS] + levels_ms[np.clip(rows[:, col.QUEUE_ID], 0, len(levels_ms) - 1)]
         dues_ms = np.where(rows[:, col.DUE_MS] != 0, rows[:, col.DUE_MS], dues_ms)
         return np.where(rows[:, col.TOPIC] == names.intern(SCHEDULE_TOPIC), dues_ms, rows[:, col.TAG_CODE])
 
     def _level_due_ms(self, queue_id: int, store_ms: Millis) -> Millis:
         """Return the due time of a message that is stored now in a level's queue and contains no due time."""
-        levels_ms = self.settings.levels_ms
+        levels_ms = self.levels_ms
         return Millis(store_ms + levels_ms[min(queue_id, len(levels_ms) - 1)])
 
     def queue_rows(self, topics: Rows, queue_ids: Rows, names: recovery.InternedNames) -> Rows:
@@ -252,7 +254,7 @@ class Store:
             queue_offset=queue_offset,
             position=self.log.end,
             store_ms=store_ms,
-            store_host=self.settings.store_host,
+            store_host=self.host,
         )
         if dispatched:
             facts = delay_facts(message.topic, message.queue_id, message.properties, store_ms)
@@ -334,7 +336,7 @@ class Store:
             )
 
     def _record_bytes(self, message: Message, properties_bytes: int) -> int:
-        hosts_bytes = len(message.born_host.address) + len(self.settings.store_host.address)
+        hosts_bytes = len(message.born_host.address) + len(self.host.address)
         topic_bytes = len(message.topic.encode())
         return record_bytes(topic_bytes, len(message.body), properties_bytes, hosts_bytes=hosts_bytes)
 
@@ -451,4 +453,4 @@ def _encode_properties(message: Message, settles: Origin) -> bytes:
     return encoded
 
 
-__all__ = ["Appended", "BatchTooLong", "DiskFull", "PropertiesTooLong", "RecordTooLong", "Store", "StoreSettings"]
+__all__ = ["Appended", "BatchTooLong", "DiskFull", "PropertiesTooLong", "RecordTooLong", "Store"]

@@ -11,19 +11,18 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.checkpoint import CHECKPOINT
 from wheelmq.formats.disk.message import Host, Message
 from wheelmq.formats.disk.origin import origin_text, timer_origin
-from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.units import QueueOffset
-from wheelmq.store.store import DiskFull, PropertiesTooLong, Store, StoreSettings
+from wheelmq.store.settings import StoreSettings
+from wheelmq.store.store import DiskFull, PropertiesTooLong, Store
 from wheelmq.system.disk import StoreLocked
 from wheelmq.testing.clock import START_MS, ManualClock
 from wheelmq.testing.disk import SimulatedDisk
 
 HOST = Host(b"\x7f\0\0\1", 10911)
-SETTINGS = StoreSettings(1 << 16, 10 * 20, HOST)
 
 
 def open_store(disk: SimulatedDisk, clock: ManualClock, folder: Path) -> Store:
-    store = Store(StorePaths(folder), SETTINGS, disk, clock)
+    store = Store(StoreSettings(path=folder, log_file_bytes=1 << 16, queue_file_bytes=10 * 20), disk, clock, host=HOST)
     store.recover(lambda rows, names: None)
     return store
 
@@ -180,7 +179,7 @@ def test_a_store_has_only_one_broker_at_a_time(
     disk: SimulatedDisk, clock: ManualClock, tmp_path: Path, store: Store
 ) -> None:
     with pytest.raises(StoreLocked):
-        Store(StorePaths(tmp_path), SETTINGS, disk, clock)
+        open_store(disk, clock, tmp_path)
     store.close()
     open_store(disk, clock, tmp_path)
 

@@ -11,9 +11,9 @@ from wheelmq.delay.settings import PRECISIONS_MS
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.parked import delete_key
-from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.units import LogPosition
-from wheelmq.store.store import Appended, DiskFull, Store, StoreSettings
+from wheelmq.store.settings import StoreSettings
+from wheelmq.store.store import Appended, DiskFull, Store
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.delay_suite import DelaySuite, Left
 from wheelmq.testing.disk import SimulatedDisk
@@ -26,8 +26,8 @@ class OurStore:
     """The store as a broker uses it, with one message per tick."""
 
     def __init__(self, folder: Path, disk: SimulatedDisk, clock: ManualClock) -> None:
-        sizes = StoreSettings(log_file_bytes=32 << 10, queue_file_bytes=20 * 50)
-        self.store = Store(StorePaths(folder), sizes, disk, clock)
+        sizes = StoreSettings(path=folder, log_file_bytes=32 << 10, queue_file_bytes=20 * 50)
+        self.store = Store(sizes, disk, clock)
         self.store.recover(lambda rows, names: None)
 
     def append(self, message: Message) -> Appended:

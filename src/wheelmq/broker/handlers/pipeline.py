@@ -46,7 +46,7 @@ def _terms(broker: Broker, epoch: int) -> dict[str, object]:
         "store_identity": broker.disk.identity(broker.paths.lock),
         **msgspec.structs.asdict(store_sizes(settings)),
         "precision_ms": settings.timer_precision_ms,
-        "levels_ms": broker.store.settings.levels_ms,
+        "levels_ms": broker.store.levels_ms,
         "roll_window_slots": settings.timer_roll_window_slots,
     }
 

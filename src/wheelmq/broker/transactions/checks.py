@@ -158,7 +158,7 @@ class TransactionChecks:
             commitLogOffset=stored.position,
             msgId=unique_key,
             transactionId=unique_key,
-            offsetMsgId=offset_message_id(self._store.settings.store_host, stored.position),
+            offsetMsgId=offset_message_id(self._store.host, stored.position),
             bname=self._settings.broker_name,
         )
         body = self._body(half, stored)
@@ -176,5 +176,5 @@ class TransactionChecks:
             queue_offset=stored.queue_offset,
             position=stored.position,
             store_ms=stored.store_ms,
-            store_host=self._store.settings.store_host,
+            store_host=self._store.host,
         )

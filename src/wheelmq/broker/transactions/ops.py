@@ -98,7 +98,7 @@ class Ops:
     def append_op(self, offsets: str) -> QueueOffset:
         """Append an op message. Return its queue offset. Raises OSError."""
         store = self._store
-        appended = store.append(op_message(offsets, store.clock.now_ms(), store.settings.store_host))
+        appended = store.append(op_message(offsets, store.clock.now_ms(), store.host))
         reach("transaction.op")
         return appended.queue_offset
 

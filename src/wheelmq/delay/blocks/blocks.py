@@ -202,7 +202,7 @@ class Blocks:
     def put(self, block: Block, message: Message, due_ms: Millis) -> Put:
         """Append a message that was parked for `block`. Raises PropertiesTooLong, RecordTooLong, DiskFull."""
         store_ms = max(self._store.log.store_ms(), self._last_store_ms)
-        put = block.put(message, due_ms, store_ms, self._store.settings.store_host)
+        put = block.put(message, due_ms, store_ms, self._store.host)
         self._last_store_ms = store_ms
         self._behind[block.number] = block
         self.end += 1

@@ -151,7 +151,7 @@ class LevelQueues:
             assert is_level(stream), stream
             level, queues = stream_number(stream), self._store.queues
             queue = queues[queues.row(SCHEDULE_TOPIC, level - 1)]
-            delay_ms = level_delay_ms(self._store.settings.levels_ms, level)
+            delay_ms = level_delay_ms(self._store.levels_ms, level)
             found = self._levels[stream] = LevelQueue(stream, queue, delay_ms)
         return found
 

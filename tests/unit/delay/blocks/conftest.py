@@ -14,11 +14,12 @@ from wheelmq.delay.blocks.blocks import Blocks, BlockSettings
 from wheelmq.delay.done import Indices
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import BLOCK_TOPIC, BLOCK_UNIT
-from wheelmq.formats.disk.message import Host, Message
+from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.parked import due_text
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.units import LogPosition, Millis
-from wheelmq.store.store import Store, StoreSettings
+from wheelmq.store.settings import StoreSettings
+from wheelmq.store.store import Store
 from wheelmq.testing.clock import START_MS, ManualClock
 from wheelmq.testing.disk import SimulatedDisk
 
@@ -39,8 +40,8 @@ class BlockBench:
 
     def open(self) -> Blocks:
         """Open the store and recover it."""
-        settings = StoreSettings(1 << 16, 10 * 20, Host(b"\x7f\0\0\1", 10911))
-        self.store = Store(self.paths, settings, self.disk, self.clock)
+        settings = StoreSettings(path=self.paths.root, log_file_bytes=1 << 16, queue_file_bytes=10 * 20)
+        self.store = Store(settings, self.disk, self.clock)
         self.store.recover(lambda rows, names: None)
         return self.open_blocks()
 

@@ -19,7 +19,8 @@ from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
-from wheelmq.store.store import Store, StoreSettings
+from wheelmq.store.settings import StoreSettings
+from wheelmq.store.store import Store
 from wheelmq.testing import invariants
 from wheelmq.testing.clock import START_MS, ManualClock
 from wheelmq.testing.disk import SimulatedDisk
@@ -545,7 +546,7 @@ class TestStoreThatApacheServedInBetween:
         """Write to the log as Apache does when a message is due. Its copy has no origin of ours."""
         harness.clock.advance(START_MS + self.DELAYS_MS[index] - harness.now_ms)
         disk, clock = harness.disk, harness.clock
-        store = Store(StorePaths(folder), StoreSettings(1 << 20, 300 * 20), disk, clock)
+        store = Store(StoreSettings(path=folder, log_file_bytes=1 << 20, queue_file_bytes=300 * 20), disk, clock)
         store.recover(lambda rows, names: None)
         queue = store.queues.find(TIMER_TOPIC, 0)
         assert queue is not None
