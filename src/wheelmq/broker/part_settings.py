@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from wheelmq.broker.settings import BrokerSettings
-from wheelmq.delay.blocks.block import BlockSizes
-from wheelmq.delay.blocks.blocks import BlockSettings
 from wheelmq.delay.park import ParkSettings
 from wheelmq.delay.timer.timer import TimerSettings
 from wheelmq.delay.timer.view import StoreSizes
@@ -31,11 +29,6 @@ def timer_settings(settings: BrokerSettings) -> TimerSettings:
         stops_enqueue=settings.timer_stop_enqueue,
         holds_dequeue=settings.holds_dequeue,
     )
-
-
-def block_settings(settings: BrokerSettings) -> BlockSettings:
-    sizes = BlockSizes(settings.block_log_file_bytes, settings.block_queue_file_bytes)
-    return BlockSettings(settings.block_length_seconds * 1000, sizes)
 
 
 def store_sizes(settings: BrokerSettings) -> StoreSizes:

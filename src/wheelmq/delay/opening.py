@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from wheelmq.delay.armed import Armed
-from wheelmq.delay.blocks.blocks import Blocks, BlockSettings
+from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.scheduler import BlockScheduler
 from wheelmq.delay.notes import Notes
 from wheelmq.delay.pending import PendingTable
+from wheelmq.delay.settings import BlockSettings
 from wheelmq.delay.timer.timer import Timer, TimerSettings
 from wheelmq.formats.disk.origin import TIMER_STREAM, timer_origin
 from wheelmq.store.store import Store

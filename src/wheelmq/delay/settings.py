@@ -118,7 +118,7 @@ class TimerTable(SettingsTable, kw_only=True):
         hours_of("timer_check_metrics_when", self.check_metrics_when)
 
 
-class BlockTable(SettingsTable, kw_only=True):
+class BlockSettings(SettingsTable, kw_only=True):
     """[blocks]: the length of a block, and the sizes of its files."""
 
     enable: Annotated[bool, Setting("block_enable")] = True
@@ -132,6 +132,11 @@ class BlockTable(SettingsTable, kw_only=True):
     queue_file_bytes: Annotated[BlockQueueFileBytes, Setting("block_queue_file_bytes")] = (
         UNITS_PER_FILE * BLOCK_UNIT.size
     )
+
+    @property
+    def length_ms(self) -> int:
+        """The length of a block."""
+        return self.length_seconds * 1000
 
     def check(self) -> None:
         """Check the length of a block."""

@@ -17,15 +17,13 @@ import numpy as np
 
 from wheelmq.delay.blocks.queue import BlockQueue
 from wheelmq.delay.refs import LONG_DELAY_MS
+from wheelmq.delay.settings import BlockSettings
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import (
     BLOCK_CHECKPOINT_SLOT_BYTES,
-    BLOCK_LOG_FILE_BYTES,
     BLOCK_TOPIC,
-    BLOCK_UNIT,
     FLAG_LONG,
     REMOVED,
-    UNITS_PER_FILE,
     BlockCheckpoint,
 )
 from wheelmq.formats.disk.message import BLANK_BYTES, Host, Message, Record, encode_record, record_bytes
@@ -50,14 +48,6 @@ _CHECKPOINT_BYTES: Final = 2 * BLOCK_CHECKPOINT_SLOT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class BlockSizes:
-    """Sizes of the files of a block."""
-
-    log_file_bytes: int = BLOCK_LOG_FILE_BYTES
-    queue_file_bytes: int = UNITS_PER_FILE * BLOCK_UNIT.size
-
-
-@dataclass(frozen=True, slots=True)
 class Put:
     """The place of a message: its index in its block's queue, and its record's position and size in the log."""
 
@@ -74,13 +64,13 @@ class Block:
     `last_store_ms` is the store time of its last record, or 0 while none is known.
     """
 
-    def __init__(self, disk: Disk, folder: Path, known: BlockCheckpoint, sizes: BlockSizes, clock: Clock) -> None:
+    def __init__(self, disk: Disk, folder: Path, known: BlockCheckpoint, settings: BlockSettings, clock: Clock) -> None:
         self._disk = disk
         self.paths = BlockPaths(folder)
         self.number, self.start_ms, self.end_ms = known.number, known.start_ms, known.end_ms
-        files = MappedSequence(disk, self.paths.log, sizes.log_file_bytes, step_bytes=LOG_STEP_BYTES)
+        files = MappedSequence(disk, self.paths.log, settings.log_file_bytes, step_bytes=LOG_STEP_BYTES)
         self.log = CommitLog(files, clock)
-        queue_files = MappedSequence(disk, self.paths.queue, sizes.queue_file_bytes, step_bytes=QUEUE_STEP_BYTES)
+        queue_files = MappedSequence(disk, self.paths.queue, settings.queue_file_bytes, step_bytes=QUEUE_STEP_BYTES)
         self.queue = BlockQueue(queue_files)
         self.durable = 0
         """Messages with an index below this one are on disk."""

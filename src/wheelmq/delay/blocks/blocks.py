@@ -10,16 +10,16 @@ import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from wheelmq.delay.blocks.block import Block, BlockSizes, Put, read_checkpoint, remove_files
+from wheelmq.delay.blocks.block import Block, Put, read_checkpoint, remove_files
 from wheelmq.delay.blocks.numbers import BlockNumbers
 from wheelmq.delay.done import Indices
+from wheelmq.delay.settings import BlockSettings
 from wheelmq.formats.disk.block import REMOVED, BlockCheckpoint, block_name, block_start_ms
 from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.disk.origin import Origin, origin_index, origin_stream, stream_number
@@ -33,14 +33,6 @@ log = logging.getLogger(__name__)
 _NONE: Final = np.empty(0, np.int64)
 
 Note = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockSettings:
-    """The length of a block, and the sizes of its files."""
-
-    length_ms: int = 3_600_000
-    sizes: BlockSizes = field(default_factory=BlockSizes)
 
 
 class BlockGoing(OSError):
@@ -64,7 +56,7 @@ class Blocks:
     """
 
     def __init__(self, store: Store, settings: BlockSettings) -> None:
-        assert settings.length_ms > 0 and settings.length_ms % 1000 == 0, settings.length_ms
+        assert settings.length_seconds > 0, settings.length_seconds
         self._store = store
         self._disk, self._paths = store.disk, store.paths
         self.settings = settings
@@ -122,7 +114,7 @@ class Blocks:
             remove_files(disk, BlockPaths(folder))
             return
         unknown = BlockCheckpoint(0, start_ms, Millis(start_ms + 1000))
-        block = Block(disk, folder, known or unknown, self.settings.sizes, self._store.clock)
+        block = Block(disk, folder, known or unknown, self.settings, self._store.clock)
         self._loaded.append((block, known, sequence))
 
     def recover(self) -> None:
@@ -191,7 +183,7 @@ class Blocks:
         folder = self._paths.blocks / block_name(start_ms, length_ms)
         number = self.numbers.next_free(self._by_number, self._store.log.start)
         known = BlockCheckpoint(number, start_ms, end_ms)
-        block = Block(self._disk, folder, known, self.settings.sizes, self._store.clock)
+        block = Block(self._disk, folder, known, self.settings, self._store.clock)
         self._add(block, is_new=True)
         return block
 

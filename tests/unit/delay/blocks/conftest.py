@@ -9,9 +9,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from wheelmq.delay.blocks.block import BlockSizes, Put
-from wheelmq.delay.blocks.blocks import Blocks, BlockSettings
+from wheelmq.delay.blocks.block import Put
+from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.done import Indices
+from wheelmq.delay.settings import BlockSettings
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import BLOCK_TOPIC, BLOCK_UNIT
 from wheelmq.formats.disk.message import Message
@@ -25,7 +26,7 @@ from wheelmq.testing.disk import SimulatedDisk
 
 HOUR_MS = 3_600_000
 NEXT_HOUR_MS = Millis(START_MS - START_MS % HOUR_MS + HOUR_MS)
-SIZES = BlockSizes(log_file_bytes=4096, queue_file_bytes=8 * BLOCK_UNIT.size)
+SIZES = {"log_file_bytes": 4096, "queue_file_bytes": 8 * BLOCK_UNIT.size}
 
 
 class BlockBench:
@@ -33,7 +34,7 @@ class BlockBench:
 
     def __init__(self, folder: Path, disk: SimulatedDisk, clock: ManualClock) -> None:
         self.paths, self.disk, self.clock = StorePaths(folder), disk, clock
-        self.settings = BlockSettings(HOUR_MS, SIZES)
+        self.settings = BlockSettings(**SIZES)
         self.settled: dict[int, Indices] = {}
         """The messages that the commit log settles, by block number."""
         self.open()

@@ -15,9 +15,10 @@ import pytest
 
 from tests.unit.delay.blocks.conftest import HOUR_MS, NEXT_HOUR_MS, SIZES, BlockBench
 from wheelmq.delay.blocks import blocks as module
-from wheelmq.delay.blocks.block import LOG_STEP_BYTES, BlockSizes
-from wheelmq.delay.blocks.blocks import BlockGoing, BlockSettings
+from wheelmq.delay.blocks.block import LOG_STEP_BYTES
+from wheelmq.delay.blocks.blocks import BlockGoing
 from wheelmq.delay.blocks.numbers import NUMBER_MAX
+from wheelmq.delay.settings import BlockSettings
 from wheelmq.formats.disk.block import BLOCK_UNIT
 from wheelmq.store.recovery import LogDamaged
 from wheelmq.store.store import PropertiesTooLong, RecordTooLong
@@ -45,7 +46,7 @@ def test_a_message_goes_to_the_block_of_its_due_hour(bench: BlockBench) -> None:
 
 
 def test_a_block_of_a_day_has_the_name_of_the_seed(bench: BlockBench) -> None:
-    bench.blocks.settings = BlockSettings(24 * HOUR_MS, SIZES)
+    bench.blocks.settings = BlockSettings(length_seconds=24 * 3600, **SIZES)
     bench.put(NEXT_HOUR_MS)
     assert names(bench) == ["20270115"]
     assert bench.disk.list(bench.paths.blocks / "20270115") == ["checkpoint", "log", "queue"]
@@ -440,7 +441,7 @@ def test_a_full_disk_rejects_messages_and_changes_nothing(bench: BlockBench) -> 
 
 def test_disk_space_is_reserved_to_the_end_of_a_record(bench: BlockBench) -> None:
     """A write to a mapped page without disk space would end the process."""
-    bench.blocks.settings = BlockSettings(HOUR_MS, BlockSizes(4 * LOG_STEP_BYTES, SIZES.queue_file_bytes))
+    bench.blocks.settings = BlockSettings(**{**SIZES, "log_file_bytes": 4 * LOG_STEP_BYTES})
     bench.put(NEXT_HOUR_MS, bytes(LOG_STEP_BYTES - 1000))
     bench.disk.is_full = lambda path: True
     assert bench.put(NEXT_HOUR_MS, bytes(100)).index == 1
@@ -469,7 +470,7 @@ def test_a_failed_sync_confirms_no_message(bench: BlockBench) -> None:
 
 def test_blocks_of_another_length_do_not_overlap_existing_blocks(bench: BlockBench) -> None:
     bench.put(NEXT_HOUR_MS)
-    bench.blocks.settings = BlockSettings(2 * HOUR_MS, SIZES)
+    bench.blocks.settings = BlockSettings(length_seconds=2 * 3600, **SIZES)
     even = NEXT_HOUR_MS - NEXT_HOUR_MS % (2 * HOUR_MS)
     due = [even + i * HOUR_MS // 2 for i in range(8)]
     for due_ms in due:
