@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.twin.frames import streams
 from tests.twin.test_send_and_release import START_MS, Peer
-from wheelmq.broker.part_settings import store_sizes
+from wheelmq.broker.store_sizes import store_sizes
 from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.keys import KeyIndex

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from random import Random
 
 import numpy as np
 
-from wheelmq.broker import part_settings
 from wheelmq.broker.admission.error_text import TimersLost
 from wheelmq.broker.admission.failed_puts import FailedPuts
 from wheelmq.broker.admission.overload import OverloadGuard
@@ -63,7 +61,7 @@ from wheelmq.broker.turns.opening import open_turns
 from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.levels.offsets import DelayOffsets
-from wheelmq.delay.levels.table import parse_levels
+from wheelmq.delay.park import ParkSettings
 from wheelmq.delay.prefetch import BlockPrefetcher, Prefetcher
 from wheelmq.delay.release import Releaser
 from wheelmq.delay.snapshots import Snapshots
@@ -108,7 +106,7 @@ class Broker:
         self.settings, self.clock = settings, clock
         self.health = StoreHealth(clock)
         self.disk, self.workers, self.randomness = disk, workers, randomness
-        self.park_settings = part_settings.park_settings(settings, parse_levels(settings.message_delay_level))
+        self.park_settings = ParkSettings(settings.timer, settings.levels.levels_ms)
         self.configuration = Configuration(
             BROKER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
         )
@@ -473,8 +471,6 @@ class Broker:
 
     def _settings_changed(self, fields: frozenset[str]) -> None:
         """Update the parts that keep copies of settings. The other parts read a setting when they need it."""
-        settings = self.settings
-        self.park_settings = replace(self.park_settings, delay_seconds_max=settings.timer_max_delay_seconds)
         self.admission.check_disk()
         if self.fast_send is not None:
             self.fast_send.take_settings()

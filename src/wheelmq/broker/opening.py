@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from wheelmq.broker import part_settings
 from wheelmq.broker.engine import Engine
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.delay.blocks.search import Searches
-from wheelmq.delay.levels.table import parse_levels
 from wheelmq.delay.opening import open_delay
 from wheelmq.delay.timer.recover import SnapshotWrong, TimerRecovery
 from wheelmq.formats.disk.index import IndexSize
@@ -44,9 +42,9 @@ def open_engine(
 def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) -> tuple[Engine, RecoveredEnds]:
     """Recover the store. Raises SnapshotWrong: the snapshot is deleted then."""
     host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
-    levels_ms = parse_levels(settings.message_delay_level)
+    levels_ms = settings.levels.levels_ms
     store = Store(settings.store, disk, clock, host=host, levels_ms=levels_ms)
-    timer, block_scheduler = open_delay(store, part_settings.timer_settings(settings), settings.blocks)
+    timer, block_scheduler = open_delay(store, settings.timer, settings.blocks)
     block_scheduler.blocks.load()
     block_scheduler.blocks.recover()
     recovery, ends = TimerRecovery(timer), RecoveredEnds(store.log)

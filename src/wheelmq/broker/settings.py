@@ -15,7 +15,7 @@ from msgspec import Meta, field
 
 from wheelmq.config.bounds import Count, DurationMs, EpochMs, Name, Percent, Port, Positive, WaitMs
 from wheelmq.config.setting import Declared, Setting, SettingsTable, SettingsTables, declared, tables_of
-from wheelmq.delay.settings import BlockSettings, LevelSettings, TimerTable
+from wheelmq.delay.settings import BlockSettings, LevelSettings, TimerSettings
 from wheelmq.store.settings import ExpirySettings, IndexSettings, StoreSettings
 
 
@@ -325,7 +325,7 @@ class BrokerSettings(SettingsTables, kw_only=True):
     consumers: ConsumptionSettings = field(default_factory=ConsumptionSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     levels: LevelSettings = field(default_factory=LevelSettings)
-    timer: TimerTable = field(default_factory=TimerTable)
+    timer: TimerSettings = field(default_factory=TimerSettings)
     blocks: BlockSettings = field(default_factory=BlockSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)

@@ -34,7 +34,7 @@ class TimerStops:
 
         Messages that were already taken for release still leave.
         """
-        self._timer.stop_enqueue(self._settings.timer_stop_enqueue)
+        self._timer.take_stop_enqueue()
         if self._settings.timer_stop_dequeue:
             self._dequeues_from_ms = None
             self._timer.pending.armed.hold(timer_origin(0))

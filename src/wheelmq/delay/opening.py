@@ -7,8 +7,8 @@ from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.scheduler import BlockScheduler
 from wheelmq.delay.notes import Notes
 from wheelmq.delay.pending import PendingTable
-from wheelmq.delay.settings import BlockSettings
-from wheelmq.delay.timer.timer import Timer, TimerSettings
+from wheelmq.delay.settings import BlockSettings, TimerSettings
+from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.origin import TIMER_STREAM, timer_origin
 from wheelmq.store.store import Store
 
@@ -21,7 +21,7 @@ def open_delay(
     The messages of the store are in them after recovery. By the settings, messages of the timer queue are held back.
     """
     armed = Armed(held_from=timer_origin(0) if timer_settings.holds_dequeue else None)
-    notes = Notes(timer_settings.lead_ms, held=TIMER_STREAM if timer_settings.stops_enqueue else None)
+    notes = Notes(timer_settings.lead_ms, held=TIMER_STREAM if timer_settings.stop_enqueue else None)
     pending = PendingTable(store, armed, notes)
     timer = Timer(store, timer_settings, pending)
     blocks = Blocks(store, block_settings)

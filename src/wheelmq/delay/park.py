@@ -7,10 +7,11 @@ Apache, and `__WMQ_DUE` has the exact due time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, level_delay_ms, level_of, parse_levels
+from wheelmq.delay.settings import TimerSettings
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
@@ -38,12 +39,10 @@ class TimersOff(ParkRejected):
 
 @dataclass(frozen=True, slots=True)
 class ParkSettings:
-    """The longest delay, the length of a slot, the delays of the levels, and whether the broker has timers."""
+    """The settings of the timer, and the delays of the levels."""
 
-    delay_seconds_max: int = 3 * 24 * 3600
-    precision_ms: int = 1000
+    timer: TimerSettings = field(default_factory=TimerSettings)
     levels_ms: tuple[Millis, ...] = parse_levels(DEFAULT_LEVELS)
-    has_timers: bool = True
 
 
 def park(
@@ -65,7 +64,7 @@ def park(
         return None
     properties = message.properties
     properties.pop(props.TIMER_DELAY_LEVEL, None)
-    _move(message, TIMER_TOPIC, 0, {props.TIMER_OUT_MS: str(slot_time(due_ms, settings.precision_ms))})
+    _move(message, TIMER_TOPIC, 0, {props.TIMER_OUT_MS: str(slot_time(due_ms, settings.timer.precision_ms))})
     properties[props.WMQ_DUE] = due_text(due_ms)
     _must_have_room(properties, ROOM_BYTES)
     return due_ms
@@ -137,7 +136,7 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings, asked_ms:
     asked = next((name for name in props.TIMER_REQUESTS if name in properties), None)
     if asked is None:
         return None
-    if not settings.has_timers:
+    if not settings.timer.enable:
         raise TimersOff(f"{asked} needs a timer, but timers are off")
     value = java_long(properties[asked])
     if value is None:
@@ -145,8 +144,8 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings, asked_ms:
     due_ms = Millis(_absolute(asked, value, asked_ms))
     if due_ms > now_ms:
         from_ms = now_ms if asked == props.TIMER_DELIVER_MS else asked_ms
-        if due_ms - from_ms > settings.delay_seconds_max * 1000:
-            raise ParkRejected(f"{asked}: the delay must not exceed {settings.delay_seconds_max * 1000}ms")
+        if due_ms - from_ms > settings.timer.max_delay_seconds * 1000:
+            raise ParkRejected(f"{asked}: the delay must not exceed {settings.timer.max_delay_seconds * 1000}ms")
         return due_ms
     if props.TIMER_DEL_UNIQKEY in properties:
         raise ParkRejected(f"{asked} of a cancel must be in the future: it is the due time of the message to cancel")

@@ -34,7 +34,7 @@ BlockLogFileBytes = Annotated[int, Meta(ge=BLOCK_LOG_FILE_BYTES_MIN, le=INT_MAX)
 BlockQueueFileBytes = Annotated[int, Meta(ge=BLOCK_UNIT.size, le=INT_MAX, multiple_of=BLOCK_UNIT.size)]
 
 
-class TimerTable(SettingsTable, kw_only=True):
+class TimerSettings(SettingsTable, kw_only=True):
     """[timer]: precision, windows and sizes of the timer."""
 
     enable: Annotated[bool, Setting("timer_wheel_enable", "timerWheelEnable")] = True

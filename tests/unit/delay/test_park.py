@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRejected, ParkSettings, park
+from wheelmq.delay.settings import TimerSettings
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
@@ -227,7 +228,7 @@ class TestParkedMessages:
     @pytest.mark.parametrize("precision_ms", [100, 200, 500, 1000])
     def test_the_slot_time_has_the_precision(self, precision_ms: int) -> None:
         parked = message({MS: "1"})
-        park(parked, NOW, ParkSettings(precision_ms=precision_ms))
+        park(parked, NOW, ParkSettings(TimerSettings(precision_ms=precision_ms)))
         assert int(parked.properties[props.TIMER_OUT_MS]) == 1_800_000_000_250 // precision_ms * precision_ms
 
     def test_forged_redirections_are_replaced(self) -> None:
@@ -259,7 +260,7 @@ class TestParkedMessages:
     @given(st.integers(1, MAX_MS), st.sampled_from([100, 500, 1000]))
     def test_a_parked_record_gives_its_due_time_back(self, delay_ms: int, precision_ms: int) -> None:
         parked = message({MS: str(delay_ms)})
-        due_ms = park(parked, NOW, ParkSettings(precision_ms=precision_ms))
+        due_ms = park(parked, NOW, ParkSettings(TimerSettings(precision_ms=precision_ms)))
         assert due_ms == NOW + delay_ms == due_of(props.parse(props.encode(parked.properties).decode()), Millis(0))
         slot_ms = int(parked.properties[props.TIMER_OUT_MS])
         assert slot_ms % precision_ms == 0 and slot_ms < due_ms <= slot_ms + precision_ms

@@ -9,8 +9,8 @@ import msgspec
 from wheelmq.broker.answers import Answer, Deferred, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.part_settings import store_sizes
 from wheelmq.broker.request import Request
+from wheelmq.broker.store_sizes import store_sizes
 from wheelmq.delay.timer.turns import Holder, Part
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode

@@ -7,9 +7,9 @@ from random import Random
 
 from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.holds import Holds
-from wheelmq.broker.part_settings import store_sizes
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.steps import Steps
+from wheelmq.broker.store_sizes import store_sizes
 from wheelmq.broker.turns.committer import Committer
 from wheelmq.broker.turns.coordinator import TurnCoordinator
 from wheelmq.broker.turns.fallback import Fallback

@@ -63,7 +63,7 @@ class TurnPace:
     def is_due(self, wall_ms: Millis, now_ms: int) -> bool:
         """Return whether there is a reason for a plan now."""
         timer = self._timer
-        unindexed = 0 if timer.settings.stops_enqueue else timer.queue.end - timer.indexed_to
+        unindexed = 0 if timer.settings.stop_enqueue else timer.queue.end - timer.indexed_to
         if unindexed >= ROWS_AT_ONCE:
             return True
         paces = BURST_PACES if self._has_burst() else 1

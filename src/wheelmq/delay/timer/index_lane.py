@@ -45,7 +45,7 @@ class IndexLane:
     def has_work(self, now_ms: Millis) -> bool:
         """Return whether the lane may index messages, and there are some."""
         timer = self._timer
-        return timer.queue.end > timer.indexed_to and not timer.settings.stops_enqueue and timer.wheel_has_room(now_ms)
+        return timer.queue.end > timer.indexed_to and not timer.settings.stop_enqueue and timer.wheel_has_room(now_ms)
 
     def start(self, now_ms: Millis, durable: LogPosition) -> bool:
         """Start a job over messages that lie below `durable`. The broker must hold the lease itself.

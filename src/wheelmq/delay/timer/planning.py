@@ -24,7 +24,7 @@ def make_plan(
     The scan begins where the broker's own scan ended, if that is later than S. Returns None for an empty plan.
     """
     walk = timer.scans.next_walk(now_ms)
-    indexes = timer.wheel_has_room(now_ms) and not timer.settings.stops_enqueue
+    indexes = timer.wheel_has_room(now_ms) and not timer.settings.stop_enqueue
     timer.skip_blanks()
     index_to = timer.durable_queue_end(durable) if indexes else timer.indexed_to
     queues = timer.pending.levels.ranges(now_ms, timer.scans.lead_end_ms(now_ms), durable)

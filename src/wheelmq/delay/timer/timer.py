@@ -8,10 +8,10 @@ timer log below T.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from wheelmq.delay.pending import PendingTable
-from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
+from wheelmq.delay.settings import TimerSettings
+from wheelmq.delay.timer.congestion import Congestion
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
 from wheelmq.delay.timer.scans import SlotScans
@@ -19,29 +19,13 @@ from wheelmq.delay.timer.turns import Turns
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.origin import TIMER_STREAM, Stream, timer_origin
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
-from wheelmq.formats.disk.timer import SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC
+from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.store import Store
 
 INDEX_ROWS_MAX = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class TimerSettings:
-    """Precision, windows and sizes of the timer."""
-
-    precision_ms: int = 1000
-    roll_window_slots: int = 2 * 24 * 3600
-    slots: int = SLOTS
-    log_file_bytes: int = TIMER_LOG_FILE_BYTES
-    lead_ms: int = 30_000
-    congest_num_each_slot: int = NO_LIMIT
-    stops_enqueue: bool = False
-    """Whether messages in the timer queue are neither indexed nor staged."""
-    holds_dequeue: bool = False
-    """Whether messages of the timer queue are not released before a call of `armed.release_held`."""
 
 
 class Timer:
@@ -71,10 +55,9 @@ class Timer:
         """Return the queue of a stream. Each message is at the index of its origin."""
         return self.queue if stream == TIMER_STREAM else self.pending.levels.of(stream).queue
 
-    def stop_enqueue(self, stops: bool) -> None:
-        """Set whether the messages of the timer queue are neither indexed nor staged."""
-        self.settings = replace(self.settings, stops_enqueue=stops)
-        self.pending.notes.hold(TIMER_STREAM if stops else None)
+    def take_stop_enqueue(self) -> None:
+        """Apply a change of `stop_enqueue`: whether the messages of the timer queue are neither indexed nor staged."""
+        self.pending.notes.hold(TIMER_STREAM if self.settings.stop_enqueue else None)
 
     def note_done_saved(self, position: LogPosition) -> None:
         """Note P: a snapshot of the done bits for the log up to `position` is on disk."""

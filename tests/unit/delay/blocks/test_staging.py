@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from wheelmq.broker.part_settings import store_sizes
+from wheelmq.broker.store_sizes import store_sizes
 from wheelmq.delay.blocks.staging import read_blocks
 from wheelmq.delay.timer.portions import OnDisk, read_portion
 from wheelmq.delay.timer.staging import BLOCKS

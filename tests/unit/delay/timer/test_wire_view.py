@@ -13,7 +13,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from wheelmq.broker.part_settings import store_sizes
+from wheelmq.broker.store_sizes import store_sizes
 from wheelmq.delay.timer import portions, staging
 from wheelmq.delay.timer.portions import OnDisk, PortionReader, read_portion
 from wheelmq.delay.timer.turns import TurnPlan

@@ -1,0 +1,17 @@
+"""The file sizes that tasks of the pipeline need to read a store."""
+
+from __future__ import annotations
+
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.delay.timer.view import StoreSizes
+
+
+def store_sizes(settings: BrokerSettings) -> StoreSizes:
+    """Return the file sizes that a reader of the store's files needs."""
+    return StoreSizes(
+        settings.log_file_bytes,
+        settings.queue_file_bytes,
+        settings.timer_log_file_bytes,
+        settings.timer_slots,
+        settings.block_queue_file_bytes,
+    )
