@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class RequestGroup(NamedTuple):
-    """Requests that share a queue: the setting of its size, and the setting of the longest wait in it."""
+    """Requests that share a queue, with the keys in [queues] of its size and of the longest wait in it."""
 
     name: str
     capacity: str
@@ -33,22 +33,16 @@ class RequestGroup(NamedTuple):
     """None means no limit."""
 
 
-SEND: Final = RequestGroup("send", "send_thread_pool_queue_capacity", "wait_time_mills_in_send_queue")
-PULL: Final = RequestGroup("pull", "pull_thread_pool_queue_capacity", "wait_time_mills_in_pull_queue")
-LITE_PULL: Final = RequestGroup(
-    "lite pull", "lite_pull_thread_pool_queue_capacity", "wait_time_mills_in_lite_pull_queue"
-)
-REPLY: Final = RequestGroup("reply", "reply_thread_pool_queue_capacity")
-QUERY: Final = RequestGroup("query", "query_thread_pool_queue_capacity")
-HEARTBEAT: Final = RequestGroup(
-    "heartbeat", "heartbeat_thread_pool_queue_capacity", "wait_time_mills_in_heartbeat_queue"
-)
-CLIENTS: Final = RequestGroup("client manager", "client_manager_thread_pool_queue_capacity")
-CONSUMERS: Final = RequestGroup("consumer manager", "consumer_manager_thread_pool_queue_capacity")
-ENDS: Final = RequestGroup(
-    "end transaction", "end_transaction_pool_queue_capacity", "wait_time_mills_in_transaction_queue"
-)
-ADMIN: Final = RequestGroup("admin", "admin_broker_thread_pool_queue_capacity", "wait_time_mills_in_admin_broker_queue")
+SEND: Final = RequestGroup("send", "send_max", "send_wait_ms")
+PULL: Final = RequestGroup("pull", "pull_max", "pull_wait_ms")
+LITE_PULL: Final = RequestGroup("lite pull", "lite_pull_max", "lite_pull_wait_ms")
+REPLY: Final = RequestGroup("reply", "reply_max")
+QUERY: Final = RequestGroup("query", "query_max")
+HEARTBEAT: Final = RequestGroup("heartbeat", "heartbeat_max", "heartbeat_wait_ms")
+CLIENTS: Final = RequestGroup("client manager", "client_manager_max")
+CONSUMERS: Final = RequestGroup("consumer manager", "consumer_manager_max")
+ENDS: Final = RequestGroup("end transaction", "end_transaction_max", "end_transaction_wait_ms")
+ADMIN: Final = RequestGroup("admin", "admin_max", "admin_wait_ms")
 """Every code that is neither in another group nor in UNBOUNDED, unknown codes too."""
 
 UNBOUNDED: Final = frozenset(
@@ -156,7 +150,7 @@ class OverloadGuard:
         waited_ms = round_ms
         if connection.waiting_since is not None:
             waited_ms = max(waited_ms, round(1000 * (self._clock.monotonic() - connection.waiting_since)))
-        if waited_ms < getattr(settings, group.wait_ms):
+        if waited_ms < getattr(settings.queues, group.wait_ms):
             return None
         return Rejection(
             "timed_out",
@@ -170,5 +164,5 @@ class OverloadGuard:
 
     def capacity(self, group: RequestGroup) -> int:
         """Return the number of requests of `group` that a round takes."""
-        found: int = getattr(self._settings, group.capacity)
+        found: int = getattr(self._settings.queues, group.capacity)
         return found
