@@ -120,10 +120,10 @@ class Broker:
         self.delay_offsets = self._open_delay_offsets()
         self.preallocator = self._open_preallocator()
         self.expiry = self._open_expiry()
-        self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings, self.health)
+        self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings.flush, self.health)
         self.dispatch = Dispatch(self)
         self.holds, self.calls = Holds(clock), Calls()
-        self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings)
+        self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings.consumers)
         topic_arrays = TopicArrays(self.topics, self.store.queues, settings) if jit.available() else None
         fast_release = None if topic_arrays is None else FastRelease(self.store, self.blocks, topic_arrays)
         self.releaser = Releaser(self.store, self.timer, self.blocks, fast_release)
@@ -185,10 +185,10 @@ class Broker:
     def _open_tables(self) -> None:
         settings, disk, tables = self.settings, self.disk, self.workers.tables
         self.topics = Topics(disk, self.paths, self.clock, settings, tables)
-        self.groups = Groups(disk, self.paths, self.clock, settings, tables)
+        self.groups = Groups(disk, self.paths, self.clock, settings.consumers, tables)
         self.new_queues = NewQueues(self.store.queues)
         self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
-        self.consumer_filters = ConsumerFilters(disk, self.paths, self.clock, settings)
+        self.consumer_filters = ConsumerFilters(disk, self.paths, self.clock, settings.consumers)
         self.clients = Clients()
         self.locks = QueueLocks(settings.lock_expiry_ms)
 

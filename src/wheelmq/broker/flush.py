@@ -17,7 +17,7 @@ from typing import Final
 from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.holds import DurableAnswers
-from wheelmq.broker.settings import BrokerSettings, FlushMode
+from wheelmq.broker.settings import FlushMode, FlushSettings
 from wheelmq.delay.blocks.blocks import Blocks, Note
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
@@ -60,7 +60,7 @@ class Flush:
         blocks: Blocks,
         worker: Worker,
         block_worker: Worker,
-        settings: BrokerSettings,
+        settings: FlushSettings,
         health: StoreHealth,
     ) -> None:
         self._store = store
@@ -76,7 +76,7 @@ class Flush:
 
     @property
     def is_sync(self) -> bool:
-        return self._settings.flush_mode is FlushMode.SYNC
+        return self._settings.mode is FlushMode.SYNC
 
     def answer_when_durable(
         self, position: LogPosition, connection: Connection, frames: bytes, late: bytes | None = None
@@ -117,9 +117,9 @@ class Flush:
     def tick(self, now_ms: int, *, is_burst: bool = False) -> None:
         """Begin the flushes that are due, in monotonic milliseconds. With ASYNC_FLUSH, a burst delays them."""
         self._patience_ms = self._burst_patience_ms() if is_burst and not self.is_sync else 0
-        self._answer_overdue(now_ms - self._settings.sync_flush_timeout_ms)
+        self._answer_overdue(now_ms - self._settings.sync_timeout_ms)
         if self._begins(self._of_log, now_ms):
-            self._thorough_ms = now_ms + self._settings.flush_commit_log_thorough_interval
+            self._thorough_ms = now_ms + self._settings.thorough_interval_ms
             upto, flush_log = self._store.flush_job()
             self._of_log.flight.submit(flush_log, done=lambda _: self._log_flushed(upto), failed=self._flush_failed)
         if self._begins(self._of_blocks, now_ms):
@@ -131,7 +131,7 @@ class Flush:
     def _burst_patience_ms(self) -> int:
         if self._store.log.end - self._store.log.synced > BURST_BYTES_MAX:
             return 0
-        interval_ms = self._settings.flush_interval_ms
+        interval_ms = self._settings.interval_ms
         return max(0, min(BURST_INTERVALS * interval_ms, BURST_MS_MAX) - interval_ms)
 
     def _begins(self, side: _Side, now_ms: int) -> bool:
@@ -140,7 +140,7 @@ class Flush:
         if is_idle or not (side.is_wanted or now_ms >= self._flush_ms(side)):
             return False
         side.is_wanted = False
-        side.due_ms = now_ms + self._settings.flush_interval_ms
+        side.due_ms = now_ms + self._settings.interval_ms
         return True
 
     def _sides(self) -> tuple[_Side, _Side]:
@@ -158,11 +158,11 @@ class Flush:
             return side.due_ms
         due_ms = side.due_ms + self._patience_ms
         pages = (self._store.log.end - self._store.log.synced) // PAGE_BYTES
-        return due_ms if pages >= self._settings.flush_commit_log_least_pages else max(due_ms, self._thorough_ms)
+        return due_ms if pages >= self._settings.least_pages else max(due_ms, self._thorough_ms)
 
     def next_ms(self) -> int | None:
         """Return when the next flush is due or an answer has waited too long; None if nothing waits."""
-        timeout_ms = self._settings.sync_flush_timeout_ms
+        timeout_ms = self._settings.sync_timeout_ms
         waits = [ms + timeout_ms for side in self._sides() if (ms := side.answers.oldest_ms()) is not None]
         if self._health.failure is None:
             waits += [

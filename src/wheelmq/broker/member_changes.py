@@ -7,7 +7,7 @@ from typing import Final
 
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.connection import Connection
-from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.settings import ConsumptionSettings
 from wheelmq.broker.state.clients import Clients
 from wheelmq.broker.state.consumer_filters import ConsumerFilters
 from wheelmq.formats.wire.codes import RequestCode
@@ -20,7 +20,7 @@ class MemberChanges:
     """Collects the groups whose members changed, and notifies their members once per tick."""
 
     def __init__(
-        self, clients: Clients, consumer_filters: ConsumerFilters, calls: Calls, settings: BrokerSettings
+        self, clients: Clients, consumer_filters: ConsumerFilters, calls: Calls, settings: ConsumptionSettings
     ) -> None:
         self._clients = clients
         self._consumer_filters = consumer_filters

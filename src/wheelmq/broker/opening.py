@@ -10,7 +10,6 @@ from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.delay.blocks.search import Searches
 from wheelmq.delay.opening import open_delay
 from wheelmq.delay.timer.recover import SnapshotWrong, TimerRecovery
-from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.disk.message import Host
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.journal import Rows
@@ -62,6 +61,6 @@ def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) 
 
 
 def _open_index(settings: BrokerSettings, store: Store, workers: Workers) -> MessageIndex | None:
-    if not settings.message_index_enable:
+    if not settings.index.enable:
         return None
-    return MessageIndex(store, workers.background, IndexSize(settings.max_hash_slot_num, settings.max_index_num))
+    return MessageIndex(store, workers.background, settings.index.size)

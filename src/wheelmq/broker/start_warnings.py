@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 from wheelmq.broker.settings import BrokerSettings
-from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.disk.message import BLANK_BYTES, TOPIC_BYTES_MAX, record_bytes
 from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
 from wheelmq.formats.hosts import is_loopback
@@ -69,8 +68,8 @@ def first_bytes(settings: BrokerSettings, free: int) -> int:
         if left < (2 * size if i else size):  # see MappedSequence.ahead_job
             break
         taken += size
-    index = IndexSize(settings.max_hash_slot_num, settings.max_index_num).file_bytes
-    for wanted in (settings.timer_log_file_bytes, index if settings.message_index_enable else 0):
+    index = settings.index.size.file_bytes if settings.index.enable else 0
+    for wanted in (settings.timer_log_file_bytes, index):
         taken += wanted if taken + wanted <= free else 0
     return taken
 

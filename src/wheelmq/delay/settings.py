@@ -11,7 +11,7 @@ from wheelmq.config.setting import Setting, SettingsTable
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.timer.congestion import NO_LIMIT
 from wheelmq.formats.disk.block import BLOCK_LOG_FILE_BYTES, BLOCK_UNIT, UNITS_PER_FILE
-from wheelmq.formats.disk.timer import TIMER_SLOT, TIMER_UNIT
+from wheelmq.formats.disk.timer import SLOTS, TIMER_LOG_FILE_BYTES, TIMER_SLOT, TIMER_UNIT
 from wheelmq.formats.units import Millis
 from wheelmq.store.settings import hours_of
 
@@ -55,8 +55,10 @@ class TimerSettings(SettingsTable, kw_only=True):
     )
     """Number of messages in a slot above which some sends for it are rejected by chance. From twice this number on,
     all are rejected."""
-    slots: Annotated[TimerSlots, Setting("timer_slots")] = 7 * 24 * 3600
-    log_file_bytes: Annotated[TimerLogFileBytes, Setting("timer_log_file_bytes", "mappedFileSizeTimerLog")] = 100 << 20
+    slots: Annotated[TimerSlots, Setting("timer_slots")] = SLOTS
+    log_file_bytes: Annotated[TimerLogFileBytes, Setting("timer_log_file_bytes", "mappedFileSizeTimerLog")] = (
+        TIMER_LOG_FILE_BYTES
+    )
     lead_ms: Annotated[Positive, Setting("timer_lead_ms")] = 30_000
     stop_enqueue: Annotated[bool, Setting("timer_stop_enqueue", "timerStopEnqueue", mutable=True)] = False
     """Index and arm nothing of the timer queue until this is off again."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.settings import ConsumptionSettings
 from wheelmq.filter.bloom import BITS, bit_positions
 from wheelmq.filter.expression import Condition, ExpressionError
 from wheelmq.formats.disk.paths import StorePaths
@@ -95,15 +95,15 @@ class ConsumerFilter:
 class ConsumerFilters:
     """Filters by group and topic. Changes are written to disk every few seconds, and at a clean stop."""
 
-    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings) -> None:
+    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: ConsumptionSettings) -> None:
         self._log = RateLimitedLog(log, clock.monotonic)
         self._disk = disk
         self._path = paths.config_file("consumerFilter.json")
         self._clock = clock
-        self._kept_ms = settings.filter_data_clean_time_span
+        self._kept_ms = settings.filter_kept_ms
         self._by_group: dict[str, dict[str, ConsumerFilter]] = {}
         self._dirty = False
-        self._is_on = settings.enable_property_filter
+        self._is_on = settings.filter_by_properties
         """While it is off, the file stays as it is."""
         if self._is_on:
             compiled(SQL92, "TRUE")  # loads the grammar before the broker serves

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.settings import ConsumptionSettings
 from wheelmq.broker.state.pending_changes import PendingChanges
 from wheelmq.broker.state.table_file import TableFile
 from wheelmq.formats.disk.paths import StorePaths
@@ -44,7 +44,9 @@ class GroupTable(Body):
 
 
 class Groups:
-    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings, worker: Worker) -> None:
+    def __init__(
+        self, disk: Disk, paths: StorePaths, clock: Clock, settings: ConsumptionSettings, worker: Worker
+    ) -> None:
         self._clock = clock
         self._settings = settings
         path = paths.config_file("subscriptionGroup.json")
