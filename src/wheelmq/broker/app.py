@@ -16,7 +16,7 @@ from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.broker import Broker
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.registration import Registrar
-from wheelmq.broker.settings import BrokerSettings, MetricsExporter
+from wheelmq.broker.settings import BrokerSettings, MetricsExporter, NodeSettings
 from wheelmq.broker.start_warnings import body_size_warning
 from wheelmq.config.bounds import FAST_PORT_BELOW
 from wheelmq.config.changes import Origin
@@ -62,8 +62,7 @@ class BrokerApp:
     async def start(self) -> None:
         """Compile or load the kernels, recover the store, listen and register. Raises StoreLocked, OSError."""
         loop = asyncio.get_running_loop()
-        sizes = {"body_bytes_max": self.settings.body_bytes_max, "log_file_bytes": self.settings.log_file_bytes}
-        if (warning := body_size_warning(**sizes)) is not None:
+        if (warning := body_size_warning(self.settings)) is not None:
             log.warning(warning)
         keep_freed_memory()
         workers = self._workers = Workers.of(
@@ -81,9 +80,7 @@ class BrokerApp:
         self._server = Server(
             self.broker,
             limits=_limits(self.settings),
-            sockets=SocketOptions(
-                self.settings.listen_backlog, self.settings.socket_send_bytes, self.settings.socket_receive_bytes
-            ),
+            sockets=_socket_options(self.settings.broker),
         )
         self.broker.shell_figures = self._server.figures
         self.registration = Registrar(self.settings, self.broker.topics, self.broker.clock)
@@ -162,6 +159,10 @@ class BrokerApp:
         await asyncio.sleep(0)  # the loop runs the last callbacks of the workers
         if self.broker is not None:
             self.broker.close()
+
+
+def _socket_options(node: NodeSettings) -> SocketOptions:
+    return SocketOptions(node.listen_backlog, node.socket_send_bytes, node.socket_receive_bytes)
 
 
 def _limits(settings: BrokerSettings) -> Limits:

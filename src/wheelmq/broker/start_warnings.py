@@ -74,8 +74,9 @@ def first_bytes(settings: BrokerSettings, free: int) -> int:
     return taken
 
 
-def body_size_warning(*, body_bytes_max: int, log_file_bytes: int) -> str | None:
+def body_size_warning(settings: BrokerSettings) -> str | None:
     """Return why a body of `body_bytes_max` bytes may not fit into a log file; None when it always fits."""
+    body_bytes_max, log_file_bytes = settings.requests.body_bytes_max, settings.store.log_file_bytes
     needed = record_bytes(TOPIC_BYTES_MAX, body_bytes_max, PROPERTIES_BYTES_MAX) + BLANK_BYTES
     if needed <= log_file_bytes:
         return None
@@ -88,10 +89,11 @@ def body_size_warning(*, body_bytes_max: int, log_file_bytes: int) -> str | None
 
 def address_warning(settings: BrokerSettings) -> str | None:
     """Return why clients on other machines cannot reach a broker that listens for them; None if there is no reason."""
-    if is_loopback(settings.listen_host) or not is_loopback(settings.broker_ip):
+    node = settings.broker
+    if is_loopback(node.listen_host) or not is_loopback(node.ip):
         return None
     return (
-        f"the broker listens on {settings.listen_host}, and routes have {settings.broker_ip} as its address: clients "
+        f"the broker listens on {node.listen_host}, and routes have {node.ip} as its address: clients "
         "on other machines cannot reach it. Set broker_ip to an address of this machine"
     )
 

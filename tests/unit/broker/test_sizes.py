@@ -150,8 +150,7 @@ def test_a_smaller_body_limit_does_not_affect_accepted_messages(harness: BrokerH
 def test_a_body_limit_beyond_the_log_file_size_causes_a_warning(
     tmp_path: Path, sizes: dict[str, int], is_warned: bool
 ) -> None:
-    settings = BrokerSettings.of(store_path=tmp_path, **sizes)
-    warning = body_size_warning(body_bytes_max=settings.body_bytes_max, log_file_bytes=settings.log_file_bytes)
+    warning = body_size_warning(BrokerSettings.of(store_path=tmp_path, **sizes))
     assert (warning is not None) == is_warned
     if warning is not None:
         assert "(log_file_bytes)" in warning
