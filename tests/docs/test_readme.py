@@ -36,7 +36,7 @@ def test_a_command_line_of_the_readme_parses(line: str) -> None:
 
 
 def test_the_due_times_of_the_readme_are_within_the_limit() -> None:
-    ahead_max_ms = BrokerSettings.of(store_path=Path()).timer_max_delay_seconds * 1000
+    ahead_max_ms = BrokerSettings.of(store_path=Path()).timer.max_delay_seconds * 1000
     told = [text.rstrip(",.:") for text in re.findall(r"--at (\S*\d\S*)", README)]
     assert told
     assert all(parse_time(text, Millis(0)) <= ahead_max_ms for text in told), told

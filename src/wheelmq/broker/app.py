@@ -44,7 +44,7 @@ class BrokerApp:
     """A broker that listens and registers itself."""
 
     def __init__(self, settings: BrokerSettings, origin: Origin | None = None, hooks: Hooks | None = None) -> None:
-        if settings.listen_port == 0:
+        if settings.broker.listen_port == 0:
             node = msgspec.structs.replace(settings.broker, listen_port=_free_port(settings.broker.listen_host))
             settings = msgspec.structs.replace(settings, broker=node)
         self.settings = settings
@@ -85,13 +85,13 @@ class BrokerApp:
         self.broker.shell_figures = self._server.figures
         self.registration = Registrar(self.settings, self.broker.topics, self.broker.clock)
         self._server.on_tick = self._after_tick
-        await self._server.listen(self.settings.listen_host, self.settings.listen_port)
-        if self.settings.fast_port_enable:
+        await self._server.listen(self.settings.broker.listen_host, self.settings.broker.listen_port)
+        if self.settings.connections.fast_port:
             await self._listen_fast()
-        if self.settings.metrics_exporter_type is MetricsExporter.PROM:
+        if self.settings.metrics.exporter is MetricsExporter.PROM:
             from wheelmq.broker.exporter import Exporter  # only this exporter loads its library
 
-            host, port = self.settings.metrics_prom_exporter_host, self.settings.metrics_prom_exporter_port
+            host, port = self.settings.metrics.prom_host, self.settings.metrics.prom_port
             self.exporter = Exporter(self.broker, loop, host, port)
         self._add_memory_tasks(self.broker, workers)
         self.registration.start()
@@ -118,9 +118,9 @@ class BrokerApp:
         occupy it. A start or a restart must not depend on it.
         """
         assert self._server is not None
-        port = self.settings.listen_port - FAST_PORT_BELOW
+        port = self.settings.broker.listen_port - FAST_PORT_BELOW
         try:
-            await self._server.listen(self.settings.listen_host, port)
+            await self._server.listen(self.settings.broker.listen_host, port)
         except (OSError, OverflowError) as error:
             log.warning(
                 "the broker could not open the fast port %d: %s. Clients with a VIP channel cannot reach the "
@@ -166,8 +166,8 @@ def _socket_options(node: NodeSettings) -> SocketOptions:
 
 
 def _limits(settings: BrokerSettings) -> Limits:
-    possible = connections_possible(settings.connections_max)
-    if possible < settings.connections_max:
+    possible = connections_possible(settings.connections.max)
+    if possible < settings.connections.max:
         log.warning(
             "the broker accepts at most %d connections, because the process cannot open more files (ulimit -n, or "
             "LimitNOFILE of its service)",
@@ -175,10 +175,10 @@ def _limits(settings: BrokerSettings) -> Limits:
         )
     return Limits(
         connections_max=possible,
-        buffer_bytes_max=settings.connection_buffer_bytes_max,
-        bytes_in_flight_max=settings.bytes_in_flight_max,
-        idle_s=settings.server_channel_max_idle_time_seconds,
-        frame_deadline_s=settings.frame_deadline_ms / 1000,
+        buffer_bytes_max=settings.requests.connection_buffer_bytes_max,
+        bytes_in_flight_max=settings.connections.bytes_in_flight_max,
+        idle_s=settings.connections.idle_seconds_max,
+        frame_deadline_s=settings.requests.frame_deadline_ms / 1000,
     )
 
 

@@ -144,22 +144,26 @@ class Broker:
         self.table_saves = TableSaves(
             self.topics, self.groups, self.consumer_offsets, self.consumer_filters, workers.background
         )
-        self.stats = BrokerStats(self.store, self.topics, settings.cluster)
+        self.stats = BrokerStats(self.store, self.topics, settings.broker.cluster)
         self.failed_puts = FailedPuts(settings, self.health, disk, self.paths, self.stats)
         self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
         """None when kernels are off: the plain code then serves every frame."""
-        self.slices = Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
+        self.slices = Slices(self.clock, self.holds, lambda: self.settings.requests.response_timeout_ms)
         self.timer_metrics, self.timer_rates = TimerMetricsTable(self.timer), TimerRates(self.timer, self.releaser)
         self.count_audit = CountAudit(self.timer, self.blocks, self.timer_metrics, settings, workers.reading)
-        self.prefetcher = Prefetcher(self.timer, workers.reading) if settings.timer_warm_enable else None
+        self.prefetcher = Prefetcher(self.timer, workers.reading) if settings.timer.warm_enable else None
         self.block_prefetcher = BlockPrefetcher(self.block_scheduler, workers.reading)
         self.timer_log_preallocator = TimerLogPreallocator(
-            self.timer.log, workers.background, workers.populating, clock, creates_files=settings.log_files_ahead > 0
+            self.timer.log,
+            workers.background,
+            workers.populating,
+            clock,
+            creates_files=settings.store.log_files_ahead > 0,
         )
         self.timer_stops = TimerStops(self.timer, settings)
         self._add_periodic_tasks()
         self.transactions = self._open_transactions(recovered_ends)
-        self.periodic_tasks.every(settings.transaction_metric_flush_interval, self.transactions.save_counts)
+        self.periodic_tasks.every(settings.transactions.metrics_interval_ms, self.transactions.save_counts)
         self.transaction_checks = TransactionChecks(
             self.transactions, self.store, settings, self.clients, self.calls, self.admission.rejection
         )
@@ -167,20 +171,20 @@ class Broker:
     def _add_periodic_tasks(self) -> None:
         settings, every, monotonic_ms = self.settings, self.periodic_tasks.every, self.clock.monotonic_ms
         metrics, background = self.timer_metrics, self.workers.background
-        every(settings.offsets_persist_ms, self.table_saves.save_offsets)
+        every(settings.consumers.offsets_persist_ms, self.table_saves.save_offsets)
         every(FILTERS_PERSIST_MS, self.table_saves.save_filters)
         every(CLIENTS_EXPIRE_MS, lambda: self.locks.drop_lapsed(monotonic_ms()))
         every(CLIENTS_EXPIRE_MS, lambda: self.member_changes.drop_silent(monotonic_ms()))
         engine = self.store, self.timer, self.block_scheduler, self.expiry
         for interval_ms, task in store_tasks(*engine, self.health, self.workers, settings):
             every(interval_ms, task)
-        every(settings.clean_resource_interval_ms, self.admission.check_disk)
+        every(settings.expiry.interval_ms, self.admission.check_disk)
         every(SAMPLE_MS, self.stats.sample)
         every(RATES_SAMPLE_MS, self.stats.sample_rates)
         every(TIMER_RATES_SAMPLE_MS, self.timer_rates.sample)
-        every(LOOK_MS if settings.timer_enable_check_metrics else 0, self.count_audit.check_clock)
-        every(settings.timer_flush_interval_ms, lambda: run_in_background(metrics.save_job(), background))
-        every(settings.timer_progress_log_interval_ms, TimerProgressLog(self.timer, self.releaser).write)
+        every(LOOK_MS if settings.timer.check_metrics_enable else 0, self.count_audit.check_clock)
+        every(settings.timer.flush_interval_ms, lambda: run_in_background(metrics.save_job(), background))
+        every(settings.timer.progress_log_interval_ms, TimerProgressLog(self.timer, self.releaser).write)
 
     def _open_tables(self) -> None:
         settings, disk, tables = self.settings, self.disk, self.workers.tables
@@ -190,7 +194,7 @@ class Broker:
         self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
         self.consumer_filters = ConsumerFilters(disk, self.paths, self.clock, settings.consumers)
         self.clients = Clients()
-        self.locks = QueueLocks(settings.lock_expiry_ms)
+        self.locks = QueueLocks(settings.consumers.lock_expiry_ms)
 
     def _open_fast_send(self, arrays: TopicArrays) -> FastSend:
         return FastSend(
@@ -216,11 +220,11 @@ class Broker:
         )
 
     def _open_delay_offsets(self) -> DelayOffsets:
-        interval_ms = self.settings.flush_delay_offset_interval
+        interval_ms = self.settings.levels.flush_interval_ms
         return DelayOffsets(self.store, self.timer.pending.levels.offsets, self.workers.background, interval_ms)
 
     def _open_preallocator(self) -> Preallocator:
-        count, is_warm = self.settings.log_files_ahead, self.settings.warm_maped_file_enable
+        count, is_warm = self.settings.store.log_files_ahead, self.settings.store.log_files_warm
         return Preallocator(
             self.store.log, self.workers.background, self.workers.populating, self.clock, count, is_warm=is_warm
         )
@@ -366,7 +370,7 @@ class Broker:
         run("transaction checks", self.health.run_or_reject, lambda: self.transaction_checks.tick(monotonic_ms))
         run("transactions", self.health.run_or_reject, lambda: self.transactions.tick(monotonic_ms))
         run("take due timers", self.releaser.take_due, now_ms)
-        slice_s = self.settings.release_slice_ms / 1000
+        slice_s = self.settings.requests.release_slice_ms / 1000
         released = run("release", self.health.run_or_reject, lambda: self.releaser.release(now_ms, slice_s, share_s))
         appended = self._run_dispatch()
         run("pipeline", self.pipeline.tick, now_ms, monotonic_ms)

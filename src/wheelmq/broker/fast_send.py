@@ -77,22 +77,22 @@ class FastSend:
         """Copy the broker's settings: at the start, and after each change."""
         settings, congestion = self._settings, self._congestion
         marks = {
-            props.MSG_REGION: settings.region_id,
-            props.TRACE_ON: "true" if settings.trace_on else "false",
-            props.CLUSTER: settings.cluster,
+            props.MSG_REGION: settings.broker.region_id,
+            props.TRACE_ON: "true" if settings.broker.trace_on else "false",
+            props.CLUSTER: settings.broker.cluster,
         }
         self._suffix = np.frombuffer(props.encode(marks), np.uint8)
         trace = marks[props.TRACE_ON]
-        head = f'{{"code":0,"extFields":{{"MSG_REGION":"{settings.region_id}","TRACE_ON":"{trace}","msgId":"'
+        head = f'{{"code":0,"extFields":{{"MSG_REGION":"{settings.broker.region_id}","TRACE_ON":"{trace}","msgId":"'
         self._answer_head = np.frombuffer(head.encode(), np.uint8)
-        self._broker_name = np.frombuffer(settings.broker_name.encode(), np.uint8)
+        self._broker_name = np.frombuffer(settings.broker.name.encode(), np.uint8)
         fixed = {
             fields.STORE_IP: int.from_bytes(self._host.address, "big"),
             fields.STORE_PORT: self._host.port,
-            fields.BODY_MAX: settings.body_bytes_max,
-            fields.PRECISION_MS: settings.timer_precision_ms,
-            fields.DELAY_MS_MAX: settings.timer_max_delay_seconds * 1000,
-            fields.TIMER_ON: int(settings.timer_wheel_enable),
+            fields.BODY_MAX: settings.requests.body_bytes_max,
+            fields.PRECISION_MS: settings.timer.precision_ms,
+            fields.DELAY_MS_MAX: settings.timer.max_delay_seconds * 1000,
+            fields.TIMER_ON: int(settings.timer.enable),
             fields.SYNC: int(self._flush.is_sync),
             fields.TIMER_ROW: self._queues.row(TIMER_TOPIC, 0),
             fields.SLOT_LIMIT: congestion.limit if congestion.is_limited else -1,

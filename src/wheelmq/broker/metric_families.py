@@ -41,7 +41,7 @@ class Families:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         settings = broker.settings
-        node = {"cluster": settings.cluster, "node_type": "broker", "node_id": settings.broker_name}
+        node = {"cluster": settings.broker.cluster, "node_type": "broker", "node_id": settings.broker.name}
         self._labels = {**node, "storage_type": "local", "storage_medium": "disk"}
 
     def all(self) -> Iterator[Metric]:

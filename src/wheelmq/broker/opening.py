@@ -40,7 +40,7 @@ def open_engine(
 
 def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) -> tuple[Engine, RecoveredEnds]:
     """Recover the store. Raises SnapshotWrong: the snapshot is deleted then."""
-    host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
+    host = Host(bytes(map(int, settings.broker.ip.split("."))), settings.broker.listen_port)
     levels_ms = settings.levels.levels_ms
     store = Store(settings.store, disk, clock, host=host, levels_ms=levels_ms)
     timer, block_scheduler = open_delay(store, settings.timer, settings.blocks)

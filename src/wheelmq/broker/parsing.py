@@ -23,7 +23,7 @@ def when_parsed(request: Request, broker: Broker, texts: Iterable[str], serve: C
     A request whose connection is closed by then is not served: its client must not become a member, or wait.
     """
     wanted = {text for text in texts if len(text) > AT_ONCE_CHARS}
-    if not wanted or not broker.settings.enable_property_filter:
+    if not wanted or not broker.settings.consumers.filter_by_properties:
         return serve()
     from wheelmq.filter.grammar import is_parsed, parse
 

@@ -38,7 +38,9 @@ class Registrar:
 
     def __init__(self, settings: BrokerSettings, topics: Topics, clock: Clock) -> None:
         self._topics = topics
-        self._servers = [_NameServer(address, settings, topics, clock, self._check_all) for address in settings.namesrv]
+        self._servers = [
+            _NameServer(address, settings, topics, clock, self._check_all) for address in settings.broker.namesrv
+        ]
         self.registered = asyncio.Event()
         """Set once every name server has accepted a registration."""
 
@@ -95,7 +97,7 @@ class _NameServer:
         await self._caller.close()
 
     async def _run(self) -> None:
-        await asyncio.sleep(max(0, self._settings.disappear_time_after_start) / 1000)
+        await asyncio.sleep(max(0, self._settings.timer.disappear_ms_after_start) / 1000)
         while True:
             self.wanted.clear()
             began_s = self._clock.monotonic()
@@ -104,14 +106,14 @@ class _NameServer:
             succeeded = await self._register(command)
             await asyncio.sleep(rest_s)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.register_period_ms / 1000 if succeeded else RETRY_S):
+                async with asyncio.timeout(self._settings.broker.register_period_ms / 1000 if succeeded else RETRY_S):
                     await self.wanted.wait()
             if not succeeded:
                 await asyncio.sleep(RETRY_S)  # do not hurry a server that closes each connection
 
     async def _register(self, command: Command) -> bool:
         try:
-            timeout_s = self._settings.register_timeout_ms / 1000
+            timeout_s = self._settings.broker.register_timeout_ms / 1000
             answer = await self._caller.ask(command, timeout_s)
         except (CallError, Refused) as error:
             self._log.warn("registration", "not registered at name server %s: %s", self._caller.address, error)
@@ -132,8 +134,8 @@ class _NameServer:
             "name server %s knows another broker with the name %r and the id %d, at %s: each registration replaces "
             "the routes of the other broker. Give one of the two another broker_name",
             self._caller.address,
-            self._settings.broker_name,
-            self._settings.broker_id,
+            self._settings.broker.name,
+            self._settings.broker.id,
             other,
         )
 
@@ -155,8 +157,8 @@ def register_command(settings: BrokerSettings, topics: Topics) -> Command:
 
 def _header(settings: BrokerSettings) -> dict[str, str]:
     return headers.texts(
-        brokerName=settings.broker_name,
-        brokerAddr=f"{settings.broker_ip}:{settings.listen_port}",
-        clusterName=settings.cluster,
-        brokerId=settings.broker_id,
+        brokerName=settings.broker.name,
+        brokerAddr=f"{settings.broker.ip}:{settings.broker.listen_port}",
+        clusterName=settings.broker.cluster,
+        brokerId=settings.broker.id,
     )

@@ -33,7 +33,7 @@ def disk_warning(settings: BrokerSettings, *, total: int, used: int, free: int, 
 
     `is_new` means that the next message creates the files of the store.
     """
-    ratio, store, file_bytes = settings.disk_space_warning_level_ratio, settings.store_path, settings.log_file_bytes
+    ratio, store, file_bytes = settings.expiry.refuse_percent, settings.store.path, settings.store.log_file_bytes
     if 100 * used > ratio * total:
         return (
             f"the disk of {store} is {100 * used / total:.0f} % full: the broker rejects messages above {ratio} % "
@@ -61,15 +61,15 @@ def disk_warning(settings: BrokerSettings, *, total: int, used: int, free: int, 
 
 def first_bytes(settings: BrokerSettings, free: int) -> int:
     """Return the bytes that a new store takes with its first messages, on a disk with `free` bytes left."""
-    size = settings.log_file_bytes
+    size = settings.store.log_file_bytes
     taken = size
-    for i in range(settings.log_files_ahead):
+    for i in range(settings.store.log_files_ahead):
         left = free - taken
         if left < (2 * size if i else size):  # see MappedSequence.ahead_job
             break
         taken += size
     index = settings.index.size.file_bytes if settings.index.enable else 0
-    for wanted in (settings.timer_log_file_bytes, index):
+    for wanted in (settings.timer.log_file_bytes, index):
         taken += wanted if taken + wanted <= free else 0
     return taken
 

@@ -9,9 +9,9 @@ from wheelmq.delay.timer.view import StoreSizes
 def store_sizes(settings: BrokerSettings) -> StoreSizes:
     """Return the file sizes that a reader of the store's files needs."""
     return StoreSizes(
-        settings.log_file_bytes,
-        settings.queue_file_bytes,
-        settings.timer_log_file_bytes,
-        settings.timer_slots,
-        settings.block_queue_file_bytes,
+        settings.store.log_file_bytes,
+        settings.store.queue_file_bytes,
+        settings.timer.log_file_bytes,
+        settings.timer.slots,
+        settings.blocks.queue_file_bytes,
     )

@@ -37,10 +37,10 @@ def store_tasks(
     settings: BrokerSettings,
 ) -> list[tuple[int, Callable[[], object]]]:
     """Return the tasks, each with its interval in milliseconds."""
-    background, clean_ms = workers.background, settings.clean_resource_interval_ms
+    background, clean_ms = workers.background, settings.expiry.interval_ms
     return [
-        (settings.checkpoint_ms, Checkpoints(store, background).begin),
-        (settings.checkpoint_ms, partial(block_scheduler.write_checkpoints, SingleFlight(background))),
+        (settings.store.checkpoint_ms, Checkpoints(store, background).begin),
+        (settings.store.checkpoint_ms, partial(block_scheduler.write_checkpoints, SingleFlight(background))),
         (clean_ms, expiry.poll),
         (clean_ms, lambda: expire_blocks(block_scheduler, store.clock, health, background)),
         (clean_ms, lambda: run_in_background(timer.drop_log(), background)),

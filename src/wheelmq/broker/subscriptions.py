@@ -71,14 +71,14 @@ def filter_of(header: PullHeader, broker: Broker, group: GroupConfig) -> Message
     condition = _compiled(subscription) if brought else _registered(header, broker)
     if subscription.class_filter_mode:
         return EVERYTHING
-    if broker.settings.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
+    if broker.settings.consumers.filter_retries and header.topic.startswith(RETRY_PREFIX):
         return MessageFilter(matches=_OfOriginalTopic(broker.consumer_filters, header.topic))
     return MessageFilter(matches=_Guarded(condition))
 
 
 def check_is_supported(subscription: Subscription, broker: Broker) -> None:
     """Raise PeerError for a filter by properties while such filters are off."""
-    if not broker.settings.enable_property_filter:
+    if not broker.settings.consumers.filter_by_properties:
         remark = (
             f"The broker does not support consumer to filter message by {subscription.expression_type}: such filters "
             "are off by default, as with Apache RocketMQ; start the broker with enablePropertyFilter=true"

@@ -21,11 +21,11 @@ class TimerStops:
     def __init__(self, timer: Timer, settings: BrokerSettings) -> None:
         self._timer = timer
         self._settings = settings
-        self._appears_ms = timer.store.clock.monotonic_ms() + max(0, settings.disappear_time_after_start)
+        self._appears_ms = timer.store.clock.monotonic_ms() + max(0, settings.timer.disappear_ms_after_start)
         """End of the time after the start in which the timer releases nothing."""
         self._dequeues_from_ms: int | None = None
         """When the held messages may leave. None if there are none, or while timerStopDequeue is on."""
-        if settings.holds_dequeue and not settings.timer_stop_dequeue:
+        if settings.timer.holds_dequeue and not settings.timer.stop_dequeue:
             self._dequeues_from_ms = self._appears_ms
         self._warn()
 
@@ -35,7 +35,7 @@ class TimerStops:
         Messages that were already taken for release still leave.
         """
         self._timer.take_stop_enqueue()
-        if self._settings.timer_stop_dequeue:
+        if self._settings.timer.stop_dequeue:
             self._dequeues_from_ms = None
             self._timer.pending.armed.hold(timer_origin(0))
         else:
@@ -54,8 +54,8 @@ class TimerStops:
 
     def _warn(self) -> None:
         for name, stops in (
-            ("timerStopEnqueue", self._settings.timer_stop_enqueue),
-            ("timerStopDequeue", self._settings.timer_stop_dequeue),
+            ("timerStopEnqueue", self._settings.timer.stop_enqueue),
+            ("timerStopDequeue", self._settings.timer.stop_dequeue),
         ):
             if stops:
                 log.warning("%s is on: messages in the timer queue stay there until it is off", name)

@@ -135,7 +135,7 @@ class TopicArrays:
         self._known_queues = len(queues)
 
     def _sendable(self, config: TopicConfig) -> bool:
-        if config.order and not self._settings.broker_permission & PERM_WRITE:
+        if config.order and not self._settings.broker.permission & PERM_WRITE:
             return False
         topic = config.topic_name
         special = topic in names.NOT_FOR_SENDING or topic.startswith((names.RETRY_PREFIX, names.DEAD_LETTER_PREFIX))

@@ -80,13 +80,13 @@ def command(
             },
         )
         print_notes(reading.notes)
-        if ends_with_stdin and settings.broker_id:
+        if ends_with_stdin and settings.broker.id:
             raise CannotStart(
-                f"broker_id={settings.broker_id}: a broker with an id other than 0 rejects sends, and `wheelmq up` "
+                f"broker_id={settings.broker.id}: a broker with an id other than 0 rejects sends, and `wheelmq up` "
                 "waits until its broker accepts them. Set broker_id=0, or run `wheelmq broker`"
             )
         app = BrokerApp(settings, Origin(file, reading.given), hooks)
-        with port_errors(settings.listen_port, port_option):
+        with port_errors(settings.broker.listen_port, port_option):
             await app.start()
         _say_listening(app, as_json)
         stopping = asyncio.create_task(stop.wait())
@@ -108,13 +108,13 @@ def _say_listening(app: BrokerApp, as_json: bool) -> None:
     from wheelmq.broker.start_warnings import start_warnings
 
     assert app.broker is not None
-    address = f"{app.settings.broker_ip}:{app.settings.listen_port}"
-    text = f"Broker {app.settings.broker_name} listens on {address}; its store is {app.settings.store_path}."
+    address = f"{app.settings.broker.ip}:{app.settings.broker.listen_port}"
+    text = f"Broker {app.settings.broker.name} listens on {address}; its store is {app.settings.store.path}."
     for warning in start_warnings(app.settings, app.broker.store):
         log.warning("%s", warning)
         if as_json:
             say(as_json, "warning", warning, warning=warning)
-    say(as_json, "listening", text, address=address, listen_host=app.settings.listen_host)
+    say(as_json, "listening", text, address=address, listen_host=app.settings.broker.listen_host)
 
 
 def _say_failed(failure: BaseException, as_json: bool) -> None:

@@ -400,7 +400,7 @@ class BrokerHarness:
             "k": False,
             "l": 16,
             "m": False,
-            "n": self.broker.settings.broker_name,
+            "n": self.broker.settings.broker.name,
         }
         fields.update(letters)
         return Command(code=RequestCode.SEND_MESSAGE_V2, ext=headers.texts(**fields), body=body)

@@ -116,8 +116,8 @@ class TestTopics:
     def test_system_topics_are_listed_and_cannot_be_deleted(self, harness: BrokerHarness) -> None:
         settings = harness.broker.settings
         listed = ask(harness, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
-        assert {"TBW102", settings.cluster, settings.broker_name, "rmq_sys_wheel_timer"} <= set(listed)
-        for name in (settings.cluster, settings.broker_name):
+        assert {"TBW102", settings.broker.cluster, settings.broker.name, "rmq_sys_wheel_timer"} <= set(listed)
+        for name in (settings.broker.cluster, settings.broker.name):
             assert (
                 rejection(harness, RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)[0] == ResponseCode.INVALID_PARAMETER
             )
@@ -373,7 +373,7 @@ class TestSlices:
         if how == "lost":
             harness.lose(client)
         else:
-            harness.clock.advance(harness.broker.settings.response_timeout_ms)
+            harness.clock.advance(harness.broker.settings.requests.response_timeout_ms)
         harness.tick()
         harness.tick()
         assert not harness.broker.slices.has_more()

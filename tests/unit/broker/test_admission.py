@@ -30,7 +30,7 @@ class Parts:
         self.clock, self.disk = ManualClock(), SimulatedDisk()
         self.health, self.ticks = StoreHealth(self.clock), Ticks(self.clock)
         self.admission = Admission(
-            self.settings, self.health, self.clock, self.ticks, self.disk, StorePaths(self.settings.store_path)
+            self.settings, self.health, self.clock, self.ticks, self.disk, StorePaths(self.settings.store.path)
         )
 
     def status(self) -> PutStatus | None:

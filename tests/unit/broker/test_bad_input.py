@@ -69,7 +69,7 @@ def test_an_invalid_level_table_is_rejected(text: str) -> None:
 def test_a_block_length_below_60_seconds_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"block_length_seconds is 59: .* set 60 or more"):
         chosen(block_length_seconds="59")
-    assert chosen(block_length_seconds="60").block_length_seconds == 60
+    assert chosen(block_length_seconds="60").blocks.length_seconds == 60
 
 
 WAYS = ({SEC: "25"}, {LEVEL: "3"}, {BLOCK: "25"})

@@ -140,7 +140,7 @@ def test_clock_steps_of_an_hour_release_each_message_once(tmp_path: Path, clock:
     async def played() -> None:
         app = BrokerApp(BrokerSettings.of(store_path=tmp_path, **SETTINGS))
         await app.start()
-        caller = RpcClient(f"127.0.0.1:{app.settings.listen_port}")
+        caller = RpcClient(f"127.0.0.1:{app.settings.broker.listen_port}")
         try:
             await play(app, caller)
         finally:

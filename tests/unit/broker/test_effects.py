@@ -429,7 +429,7 @@ def listening(folder: Path) -> None:
         await app.start()
         try:
             assert app.exporter is not None and backlogs == [7, 7]  # the fast port too
-            for host, port in (("127.0.0.2", app.settings.listen_port), ("127.0.0.3", app.exporter.port)):
+            for host, port in (("127.0.0.2", app.settings.broker.listen_port), ("127.0.0.3", app.exporter.port)):
                 socket.create_connection((host, port), 30).close()
                 with pytest.raises(ConnectionRefusedError):
                     socket.create_connection(("127.0.0.1", port), 30).close()

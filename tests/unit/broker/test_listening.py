@@ -79,7 +79,7 @@ def pair_of_ports() -> int:
 
 def test_the_fast_port_serves_the_same_requests(tmp_path: Path) -> None:
     async def play(app: BrokerApp) -> None:
-        port = app.settings.listen_port
+        port = app.settings.broker.listen_port
         assert [await send_over(one) for one in (port, port - FAST_PORT_BELOW)] == [0, 0]
 
     run(tmp_path, play, listen_port=pair_of_ports())
@@ -111,7 +111,7 @@ def test_a_fast_port_in_use_is_logged(tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     async def play(app: BrokerApp) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", app.settings.listen_port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.settings.broker.listen_port)
         assert await reader.read() == b""
         writer.close()
         assert app.broker is not None and app.broker.shell_figures()["idle_connections"] == 1
@@ -121,7 +121,7 @@ def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
 
 def test_a_connection_beyond_the_limit_is_closed(tmp_path: Path) -> None:
     async def play(app: BrokerApp) -> None:
-        port = app.settings.listen_port
+        port = app.settings.broker.listen_port
         first = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         await send_over_until_counted(app, 3)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -159,7 +159,7 @@ def test_the_broker_never_inflates_a_compressed_body(tmp_path: Path) -> None:
     bomb = zlib.compress(bytes(64 << 20))
 
     async def play(app: BrokerApp) -> None:
-        port = app.settings.listen_port
+        port = app.settings.broker.listen_port
         tracemalloc.start()
         try:
             assert await send_over(port, send(body=bomb, f=str(SYS_COMPRESSED))) == 0
@@ -177,7 +177,7 @@ def test_a_peer_that_never_reads_gets_few_answers(tmp_path: Path) -> None:
 
     async def play(app: BrokerApp) -> None:
         assert app.broker is not None and app._server is not None
-        port = app.settings.listen_port
+        port = app.settings.broker.listen_port
         caller = RpcClient(f"127.0.0.1:{port}")
         for _ in range(3):
             assert (await caller.call(send(body=bytes(100_000)), LIMIT_S)).code == 0
@@ -201,7 +201,7 @@ def test_a_client_is_served_while_many_peers_misbehave(tmp_path: Path, count: in
     """The peers send nothing, one byte at a time, or only the beginning of a large frame."""
 
     async def play(app: BrokerApp) -> None:
-        port = app.settings.listen_port
+        port = app.settings.broker.listen_port
         crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
         whole = frame.encode(send())
         for number, (_, writer) in enumerate(crowd):

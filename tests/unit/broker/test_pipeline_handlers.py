@@ -162,7 +162,7 @@ class TestLease:
             harness.run_jobs()
             assert asked.answer is not None and asked.answer.code == 0
             late = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p", "holderId": "1"}))
-            harness.advance(harness.broker.settings.response_timeout_ms)
+            harness.advance(harness.broker.settings.requests.response_timeout_ms)
             assert late.answer is not None and late.answer.code == ResponseCode.SYSTEM_ERROR
 
     @pytest.mark.parametrize("code", [RequestCode.WMQ_PIPELINE_RENEW, RequestCode.WMQ_PIPELINE_PLAN])

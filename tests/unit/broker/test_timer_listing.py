@@ -290,13 +290,13 @@ class TestBlocks:
                 [found] = [json.loads(line) for line in bytes(ask.answer.body).splitlines()]
                 assert (found["message"]["unique_key"], found["end"]) == ("key", "released")
             assert search_for(harness, "key").answer is None, "there is room again"
-            harness.advance(harness.broker.settings.response_timeout_ms)
+            harness.advance(harness.broker.settings.requests.response_timeout_ms)
 
     def test_a_search_on_a_slow_or_failing_disk_is_rejected(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, reading=HeldWorker()) as harness:
             assert isinstance(harness.reading, HeldWorker)
             asked = search_for(harness, "key")
-            harness.advance(harness.broker.settings.response_timeout_ms)
+            harness.advance(harness.broker.settings.requests.response_timeout_ms)
             assert asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_BUSY
             harness.reading.run()
             harness.tick()

@@ -115,7 +115,7 @@ class Paced:
     def __init__(self, harness: BrokerHarness) -> None:
         broker = harness.broker
         self.wall_ms = Millis(harness.now_ms)
-        self.pace_ms = broker.settings.pipeline_pace_ms
+        self.pace_ms = broker.settings.pipeline.pace_ms
         self.is_burst = False
         self.pace = TurnPace(broker.timer, broker.block_scheduler, broker.settings, lambda: self.is_burst)
 

@@ -31,7 +31,7 @@ class Servers:
 
     def __init__(self, namesrv: NameServerApp, broker: BrokerApp) -> None:
         self.namesrv = f"127.0.0.1:{namesrv.port}"
-        self.address = f"127.0.0.1:{broker.settings.listen_port}"
+        self.address = f"127.0.0.1:{broker.settings.broker.listen_port}"
         self.app = broker
 
     async def restart_broker(self) -> None:

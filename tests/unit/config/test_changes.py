@@ -61,7 +61,7 @@ def test_a_change_applies_at_once_and_is_stored_in_the_file(conf: Running, tmp_p
     conf.clock.advance(5)
     before = conf.configuration.version
     conf.update("fileReservedTime=24\nlongPollingEnable=false\n")
-    assert conf.settings.file_reserved_time == 24 and conf.settings.long_polling is False
+    assert conf.settings.expiry.reserved_hours == 24 and conf.settings.consumers.long_polling is False
     assert conf.stored == "# ours\nfileReservedTime=24\nbrokerName=broker-a\nlongPollingEnable=false\n"
     assert conf.disk.read(tmp_path / "broker.conf.bak") == b"# ours\nfileReservedTime = 48\nbrokerName=broker-a\n"
     assert conf.told == [frozenset({"file_reserved_time", "long_polling"})]
@@ -76,7 +76,7 @@ def test_the_next_start_reads_the_changed_file(conf: Running, tmp_path: Path) ->
     file = tmp_path / "again.conf"
     file.write_text(conf.stored)
     given = sources.read(file, BROKER, tuple).given
-    assert BROKER.build(given | {"store_path": Given("s", "")}).flush_mode == "SYNC_FLUSH"
+    assert BROKER.build(given | {"store_path": Given("s", "")}).flush.mode == "SYNC_FLUSH"
 
 
 def test_a_toml_file_is_changed_in_place(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_an_update_changes_nothing_if_the_toml_file_is_too_complex(tmp_path: Pat
 def test_a_change_without_a_file_lasts_until_the_stop(caplog: pytest.LogCaptureFixture) -> None:
     running = Running(None)
     running.update("fileReservedTime=24")
-    assert running.settings.file_reserved_time == 24
+    assert running.settings.expiry.reserved_hours == 24
     assert "file_reserved_time: changed until the stop, for no file was given with -c" in caplog.text
 
 

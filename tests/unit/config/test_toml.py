@@ -56,7 +56,7 @@ def test_the_environment_overrides_the_file(file: Path, monkeypatch: pytest.Monk
     assert found["timer_precision_ms"] == Given(100, "the environment's WHEELMQ_TIMER__PRECISION_MS")
     assert found["timer_lead_ms"].where == f"{file}, [timer] lead_ms"
     settings = BROKER.build(found | {"store_path": Given("s", "")})
-    assert settings.namesrv == ("h:1", "h:2") and settings.timer_precision_ms == 100
+    assert settings.broker.namesrv == ("h:1", "h:2") and settings.timer.precision_ms == 100
 
 
 def test_the_environment_overrides_apaches_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

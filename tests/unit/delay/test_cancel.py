@@ -136,7 +136,7 @@ def test_a_full_disk_cancels_both_messages_of_a_key_or_none(
     harness: BrokerHarness, disk: SimulatedDisk, left: int
 ) -> None:
     """The log file ends between the two records, and there is no room for the next file."""
-    file_bytes = harness.broker.settings.log_file_bytes
+    file_bytes = harness.broker.settings.store.log_file_bytes
     harness.send("T", delay_ms=9000, properties={props.UNIQ_KEY: "U"})
     harness.send("T", delay_ms=9000, properties={props.UNIQ_KEY: "U"})
     while file_bytes - harness.broker.store.log.end % file_bytes > 30_000:

@@ -64,18 +64,18 @@ def _remark(status: PutStatus, settings: BrokerSettings, used_share: Callable[[]
         case PutStatus.MESSAGE_ILLEGAL | PutStatus.PROPERTIES_SIZE_EXCEEDED:
             return (
                 "the message is illegal, maybe msg body or properties length not matched. "
-                f"msg body length limit {settings.body_bytes_max}B, msg properties length limit 32KB."
+                f"msg body length limit {settings.requests.body_bytes_max}B, msg properties length limit 32KB."
             )
         case PutStatus.OS_PAGE_CACHE_BUSY:
             return "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
         case PutStatus.WHEEL_TIMER_MSG_ILLEGAL:
             return (
                 "timer message illegal, the delay time should not be bigger than the max delay "
-                f"{settings.timer_max_delay_seconds * 1000}ms; or if set del msg, the delay time should be bigger than "
+                f"{settings.timer.max_delay_seconds * 1000}ms; or if set del msg, the delay time should be bigger than "
                 "the current time"
             )
         case PutStatus.WHEEL_TIMER_FLOW_CONTROL:
-            limit = settings.timer_congest_num_each_slot
+            limit = settings.timer.congest_num_each_slot
             return (
                 f"timer message is under flow control, max num limit is {limit * 2} or the current value is greater "
                 f"than {limit} and less than {limit * 2}, trigger random flow control"

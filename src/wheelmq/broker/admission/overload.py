@@ -133,19 +133,19 @@ class OverloadGuard:
         """Return the rejection of a send to a slave; None for other requests, and on a master."""
         if self._settings.is_master or code not in _REJECTED_BY_SLAVES:
             return None
-        return Rejection("rejected", f"{_REJECT} ({slave_text(self._settings.broker_id)})")
+        return Rejection("rejected", f"{_REJECT} ({slave_text(self._settings.broker.id)})")
 
     def _rejection(self, connection: Connection, group: RequestGroup) -> Rejection | None:
         if self._health.failure is not None:
             return None  # the broker stops, and the admission rejects sends with the reason
         settings = self._settings
         round_ms = round(1000 * self._ticks.elapsed_s)
-        if group is SEND and round_ms > settings.os_page_cache_busy_time_out_mills:
+        if group is SEND and round_ms > settings.requests.tick_age_ms_max:
             return Rejection("rejected", _REJECT)
         ahead = self._taken.get(group, 0)
         if ahead >= self.capacity(group):
             return Rejection("overloaded", "[OVERLOAD]system busy, start flow control for a while")
-        if group.wait_ms is None or not settings.broker_fast_failure_enable:
+        if group.wait_ms is None or not settings.queues.fast_failure:
             return None
         waited_ms = round_ms
         if connection.waiting_since is not None:

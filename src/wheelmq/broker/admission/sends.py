@@ -43,7 +43,7 @@ class Admission:
             log.warning(
                 "%s: sends and transactions are rejected, and nothing is replicated. Set broker_id=0 for a broker "
                 "that accepts messages",
-                slave_text(settings.broker_id),
+                slave_text(settings.broker.id),
             )
         self._is_stopping = False
         self._full: str | None = None
@@ -54,7 +54,7 @@ class Admission:
         if self._is_stopping:
             return "the broker is stopping"
         if not self._settings.is_master:
-            return slave_text(self._settings.broker_id)
+            return slave_text(self._settings.broker.id)
         return self._health.rejection or self._full
 
     def check_put(self) -> None:
@@ -62,19 +62,19 @@ class Admission:
         rejection = self.rejection()
         if rejection is not None:
             raise PutFailed(PutStatus.SERVICE_NOT_AVAILABLE, rejection)
-        if 1000 * self._ticks.elapsed_s > self._settings.os_page_cache_busy_time_out_mills:
+        if 1000 * self._ticks.elapsed_s > self._settings.requests.tick_age_ms_max:
             raise PutFailed(PutStatus.OS_PAGE_CACHE_BUSY)
 
     def check_open(self) -> None:
         """Check that the time has come from which the broker takes sends. Raises PeerError."""
-        opens_ms = self._settings.start_accept_send_request_time_stamp
+        opens_ms = self._settings.requests.sends_from_ms
         if self._clock.now_ms() < opens_ms:
             raise PeerError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {_local(opens_ms)}")
 
     @property
     def takes_sends(self) -> bool:
         """Whether the broker stores a valid send now."""
-        opens_ms = self._settings.start_accept_send_request_time_stamp
+        opens_ms = self._settings.requests.sends_from_ms
         return self._clock.now_ms() >= opens_ms and self.rejection() is None
 
     def stop(self) -> None:
@@ -84,7 +84,7 @@ class Admission:
     def check_disk(self) -> None:
         """Read the used share of the disk. Past the limit, the rest of the disk is kept for due messages."""
         used = 100 * self._disk.used_share(self._paths.root)
-        is_full = used > self._settings.disk_space_warning_level_ratio
+        is_full = used > self._settings.expiry.refuse_percent
         self._full = f"the disk is {used:.0f} % full" if is_full else None
 
 

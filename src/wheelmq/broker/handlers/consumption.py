@@ -108,7 +108,7 @@ def get_broker_consume_stats(request: Request, broker: Broker) -> Answer:
                 tps = broker.stats.get_tps(group, topic)
                 of_group.append(queue_tables.write(consumeTps=tps, offsetTable=dict(table)))
             listed.append(b"{" + bodies.write(group) + b":[" + b",".join(of_group) + b"]}")
-        address = f"{broker.settings.broker_ip}:{broker.settings.listen_port}"
+        address = f"{broker.settings.broker.ip}:{broker.settings.broker.listen_port}"
         head = bodies.write({"brokerAddr": address, "totalDiff": behind, "totalInflightDiff": in_flight})
         return reply(body=head[:-1] + b',"consumeStatsList":[' + b",".join(listed) + b"]}")
 
@@ -163,7 +163,7 @@ def query_groups(request: Request, broker: Broker) -> Answer:
 def query_topics(request: Request, broker: Broker) -> Answer:
     """Return the topics in which a group has offsets."""
     topics = broker.consumer_offsets.topics_of(request.header(GroupHeader).group)
-    address = f"{broker.settings.broker_ip}:{broker.settings.listen_port}"
+    address = f"{broker.settings.broker.ip}:{broker.settings.broker.listen_port}"
     return reply(body=bodies.write({"brokerAddr": address, "topicList": topics}))
 
 

@@ -112,7 +112,7 @@ def _register(beat: bodies.Heartbeat, client: Client, unfinished: UnfinishedHear
 
 
 def _register_consumer(consumer: ConsumerData, client: Client, broker: Broker) -> Iterator[None]:
-    if broker.settings.reject_pull_consumer_enable and consumer.consume_type == "CONSUME_ACTIVELY":
+    if broker.settings.consumers.reject_pull_enable and consumer.consume_type == "CONSUME_ACTIVELY":
         return
     group = broker.groups.get(consumer.group_name)
     if group is None:

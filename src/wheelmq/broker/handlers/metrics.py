@@ -31,7 +31,7 @@ def get_metrics(request: Request, broker: Broker) -> Answer:
 def metrics(broker: Broker) -> dict[str, Any]:
     """Return the metrics since the start of this broker process. Times are milliseconds since 1970."""
     return {
-        "broker": broker.settings.broker_name,
+        "broker": broker.settings.broker.name,
         "boot_ms": broker.boot_ms,
         "now_ms": broker.clock.now_ms(),
         "takes_sends": broker.admission.takes_sends,

@@ -55,7 +55,7 @@ def _begins_in_memory(broker: Broker, queue: ConsumeQueue | None) -> bool:
 
 def is_in_memory(broker: Broker, position: int) -> bool:
     """Return whether a log position is near enough to the end of the log to count as in memory."""
-    share = broker.settings.access_message_in_memory_max_ratio / 100
+    share = broker.settings.consumers.in_memory_percent / 100
     return broker.store.log.end - position <= memory.PHYSICAL_BYTES * share
 
 

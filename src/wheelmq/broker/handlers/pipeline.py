@@ -34,20 +34,20 @@ def open_lease(request: Request, broker: Broker) -> Answer:
     def late() -> Command:
         return reply(ResponseCode.SYSTEM_ERROR, "the flush of the new epoch did not end in time")
 
-    return broker.holds.with_deadline(request, granted, broker.settings.response_timeout_ms, late)
+    return broker.holds.with_deadline(request, granted, broker.settings.requests.response_timeout_ms, late)
 
 
 def _terms(broker: Broker, epoch: int) -> dict[str, object]:
     settings = broker.settings
     return {
         "epoch": epoch,
-        "broker": settings.broker_name,
-        "store_path": str(settings.store_path.resolve()),
+        "broker": settings.broker.name,
+        "store_path": str(settings.store.path.resolve()),
         "store_identity": broker.disk.identity(broker.paths.lock),
         **msgspec.structs.asdict(store_sizes(settings)),
-        "precision_ms": settings.timer_precision_ms,
+        "precision_ms": settings.timer.precision_ms,
         "levels_ms": broker.store.levels_ms,
-        "roll_window_slots": settings.timer_roll_window_slots,
+        "roll_window_slots": settings.timer.roll_window_slots,
     }
 
 

@@ -54,7 +54,7 @@ def read(request: Request, broker: Broker) -> Answer:
         return reply(ResponseCode.SYSTEM_BUSY, "the disk did not return the ranges in time")
 
     answer = run_on_worker(broker.workers.reading, job, partial(_answer, broker))
-    return broker.holds.with_deadline(request, answer, broker.settings.response_timeout_ms, late)
+    return broker.holds.with_deadline(request, answer, broker.settings.requests.response_timeout_ms, late)
 
 
 def _check_name(broker: Broker, kind: FileKind, name: str) -> None:

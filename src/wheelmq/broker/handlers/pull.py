@@ -121,7 +121,9 @@ class _Pull:
         header, settings = self.header, self._broker.settings
         self._held_for = self._wanted
         header.subscription = None  # it may be long, and is parsed already
-        timeout_ms = header.suspend_timeout_millis if settings.long_polling else settings.short_polling_ms
+        timeout_ms = (
+            header.suspend_timeout_millis if settings.consumers.long_polling else settings.consumers.short_polling_ms
+        )
         self._row = self._broker.store.queues.row(header.topic, header.queue_id)
         wants = None if self._wanted == EVERYTHING else Wants(*self._wanted, self._go_to)
         return self._broker.holds.wait(request, self._row, max(0, timeout_ms), self.attempt, wants)
@@ -177,10 +179,10 @@ class _Pull:
 
 def _check(code: int, connection: Connection, header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig]:
     """Return the group and the topic, which both allow reads. Raises PeerError."""
-    if not broker.settings.broker_permission & PERM_READ:
-        raise forbidden(Forbidden.BROKER, f"the broker[{broker.settings.broker_ip}] pulling message is forbidden")
-    if code == RequestCode.LITE_PULL_MESSAGE and not broker.settings.lite_pull_message_enable:
-        remark = f"the broker[{broker.settings.broker_ip}] for lite pull consumer is forbidden"
+    if not broker.settings.broker.permission & PERM_READ:
+        raise forbidden(Forbidden.BROKER, f"the broker[{broker.settings.broker.ip}] pulling message is forbidden")
+    if code == RequestCode.LITE_PULL_MESSAGE and not broker.settings.consumers.lite_pull_enable:
+        remark = f"the broker[{broker.settings.broker.ip}] for lite pull consumer is forbidden"
         raise forbidden(Forbidden.BROKER, remark)
     group = broker.groups.get(header.consumer_group)
     if group is None:
@@ -204,7 +206,7 @@ def _check(code: int, connection: Connection, header: PullHeader, broker: Broker
 
 def _check_is_registered(connection: Connection, header: PullHeader, broker: Broker) -> None:
     """Reject pull consumers if the broker serves only push consumers. Raises PeerError."""
-    if not broker.settings.reject_pull_consumer_enable or may_always_pull(header.consumer_group):
+    if not broker.settings.consumers.reject_pull_enable or may_always_pull(header.consumer_group):
         return
     members = broker.clients.consumers.get(header.consumer_group)
     if members is not None and members.consume_type != "CONSUME_ACTIVELY":
@@ -236,8 +238,10 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
         return Read(PullStatus.OFFSET_OVERFLOW_ONE, asked, start, end)
     if asked > end:
         return Read(PullStatus.OFFSET_OVERFLOW_BADLY, end, start, end)
-    count_max = min(max(1, header.max_msg_nums), broker.settings.transfer_count_max)
-    bytes_max = min(header.max_msg_bytes or broker.settings.transfer_bytes_max, broker.settings.transfer_bytes_max)
+    count_max = min(max(1, header.max_msg_nums), broker.settings.requests.transfer_count_max)
+    bytes_max = min(
+        header.max_msg_bytes or broker.settings.requests.transfer_bytes_max, broker.settings.requests.transfer_bytes_max
+    )
     units = queue.read(QueueOffset(asked), _units_max(broker, wanted, count_max))
     if units["size"][0] == BLANK_SIZE:
         return Read(PullStatus.OFFSET_TOO_SMALL, queue.skip_blanks(QueueOffset(asked)), start, end)
@@ -265,14 +269,14 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
 
 def _is_behind(broker: Broker, unit: Any) -> bool:
     """Return whether the last unit lies before the log's part in memory. False unless slave reads are on."""
-    return broker.settings.slave_read_enable and not is_in_memory(broker, int(unit["position"]))
+    return broker.settings.consumers.slave_read_enable and not is_in_memory(broker, int(unit["position"]))
 
 
 def _units_max(broker: Broker, wanted: MessageFilter, count_max: int) -> int:
     """Return the number of units to check. With a filter it may exceed `count_max`, because most may not match."""
     if wanted == EVERYTHING:
         return count_max
-    return max(count_max, -(-broker.settings.max_filter_message_size // QUEUE_UNIT.size))
+    return max(count_max, -(-broker.settings.consumers.filter_unit_bytes_max // QUEUE_UNIT.size))
 
 
 def _select(
@@ -336,7 +340,7 @@ def code_of(status: PullStatus, asked: int) -> ResponseCode:
 
 def _answer(found: Read, code: ResponseCode, topic: TopicConfig, group: GroupConfig, broker: Broker) -> Command:
     broker_id = MASTER_ID
-    if broker.settings.slave_read_enable:
+    if broker.settings.consumers.slave_read_enable:
         broker_id = group.which_broker_when_consume_slowly if found.is_behind else group.broker_id
     ext = {
         "suggestWhichBrokerId": str(broker_id),

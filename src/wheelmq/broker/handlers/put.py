@@ -43,9 +43,9 @@ A = TypeVar("A")
 
 def check_writable(broker: Broker) -> None:
     """Check that the broker has write permission, for ordered and sent-back messages. Raises PeerError."""
-    if not broker.settings.broker_permission & PERM_WRITE:
+    if not broker.settings.broker.permission & PERM_WRITE:
         raise PeerError(
-            ResponseCode.NO_PERMISSION, f"the broker[{broker.settings.broker_ip}] sending message is forbidden"
+            ResponseCode.NO_PERMISSION, f"the broker[{broker.settings.broker.ip}] sending message is forbidden"
         )
 
 
@@ -134,7 +134,7 @@ def check_delay(broker: Broker, message: Message, half: Message) -> None:
 
     Raises PeerError, PutFailed.
     """
-    asked = str(broker.settings.transaction_check_max)
+    asked = str(broker.settings.transactions.check_max)
     properties = {**half.properties, props.TRANSACTION_CHECK_TIMES: asked}
     sys_flag = message.sys_flag & ~SYS_TRANSACTION
     _parked_due_ms(broker, msgspec.structs.replace(message, sys_flag=sys_flag, properties=properties))
@@ -208,5 +208,5 @@ def recall_handle(broker: Broker, message: Message) -> str | None:
     is_parked = message.topic == TIMER_TOPIC
     if not is_parked or out_ms is None or topic is None or topic.startswith(names.RETRY_PREFIX):
         return None
-    parts = ("v1", topic, broker.settings.broker_name, str(out_ms + 1), message.properties[props.UNIQ_KEY])
+    parts = ("v1", topic, broker.settings.broker.name, str(out_ms + 1), message.properties[props.UNIQ_KEY])
     return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()

@@ -33,10 +33,10 @@ def query_message(request: Request, broker: Broker) -> Answer:
     """
     header = request.header(QueryMessageHeader)
     is_unique = request.ext.get(UNIQUE_KEY_QUERY) == "true"
-    most = broker.settings.query_unique_key_count_max if is_unique else header.max_num
+    most = broker.settings.requests.query_unique_key_count_max if is_unique else header.max_num
     if most < 0:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"maxNum is {most}: it must be 0 or more")
-    most = min(most, broker.settings.query_count_max)
+    most = min(most, broker.settings.requests.query_count_max)
     index, upto = broker.index, broker.store.log.end
     if index is None:
         raise _not_found()

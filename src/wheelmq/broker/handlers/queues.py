@@ -34,7 +34,7 @@ def topic_of(broker: Broker, topic: str) -> TopicConfig:
 
 
 def queue_name(broker: Broker, topic: str, queue_id: int) -> QueueName:
-    return QueueName(broker_name=broker.settings.broker_name, queue_id=queue_id, topic=topic)
+    return QueueName(broker_name=broker.settings.broker.name, queue_id=queue_id, topic=topic)
 
 
 def bounds(broker: Broker, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:

@@ -51,13 +51,13 @@ def recall(request: Request, broker: Broker) -> Answer:
         answer = broker.failed_puts.answer(failed)
     except PeerError as rejection:
         answer = reply(rejection.code, rejection.remark)
-    answer.ext = {props.MSG_REGION: broker.settings.region_id}
+    answer.ext = {props.MSG_REGION: broker.settings.broker.region_id}
     return answer
 
 
 def _recall(request: Request, broker: Broker, header: RecallHeader) -> Answer:
     """Park the cancel, and return the answer. Raises PeerError, PutFailed."""
-    if not broker.settings.recall_enable:
+    if not broker.settings.timer.recall_enable:
         raise PeerError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
     if not broker.settings.is_master:
         raise PeerError(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker service not available")
@@ -68,11 +68,11 @@ def _recall(request: Request, broker: Broker, header: RecallHeader) -> Answer:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
     if handle.topic != header.topic:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
-    if handle.broker_name != broker.settings.broker_name:
+    if handle.broker_name != broker.settings.broker.name:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
     now_ms = broker.clock.now_ms()
     left_ms = (java_long(handle.deliver_ms) or 0) - now_ms
-    if not 0 < left_ms < broker.settings.timer_max_delay_seconds * 1000:
+    if not 0 < left_ms < broker.settings.timer.max_delay_seconds * 1000:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
     message = Message(
         topic=handle.topic,
@@ -90,5 +90,5 @@ def _recall(request: Request, broker: Broker, header: RecallHeader) -> Answer:
         born_host=request.connection.peer,
     )
     appended, cancelled = put(broker, message)
-    answer = reply(msgId=handle.unique_key, cancelResult=cancelled, MSG_REGION=broker.settings.region_id)
+    answer = reply(msgId=handle.unique_key, cancelResult=cancelled, MSG_REGION=broker.settings.broker.region_id)
     return answer_when_stored(broker, message, answer, LogPosition(appended.position + appended.size))

@@ -47,7 +47,7 @@ def get_running_info(request: Request, broker: Broker) -> Answer:
 def consume_directly(request: Request, broker: Broker) -> Answer:
     """Let a client consume the message of an offset message id now, and return the result."""
     header = request.header(ClientOfGroupHeader)
-    ext = {**request.ext, "brokerName": broker.settings.broker_name}
+    ext = {**request.ext, "brokerName": broker.settings.broker.name}
     topic = broker.topics.get(header.topic or "")
     if topic is not None:
         ext["topicSysFlag"] = str(topic.topic_sys_flag)
@@ -83,7 +83,7 @@ def _pass_on(request: Request, broker: Broker, header: ClientOfGroupHeader, comm
         )
         raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
     log.info("%s asks the client %s for code %d", peer_text(request.connection), name, command.code)
-    waits_ms = broker.settings.response_timeout_ms
+    waits_ms = broker.settings.requests.response_timeout_ms
 
     def relayed(outcome: Command | Unanswered) -> Answer:
         if outcome is Unanswered.LATE:
@@ -134,7 +134,7 @@ def get_consumer_status(request: Request, broker: Broker) -> Answer:
     if not asked:
         return _status(tables)
     ext = texts(topic=header.topic, group=header.group)
-    deadline_ms = broker.clock.monotonic_ms() + broker.settings.response_timeout_ms
+    deadline_ms = broker.clock.monotonic_ms() + broker.settings.requests.response_timeout_ms
     for client in asked:
         command = Command(code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ext)
         broker.calls.ask(client.connection, command, deadline_ms, partial(done, client))

@@ -80,7 +80,7 @@ def _message(request: Request, broker: Broker, header: SendHeader) -> Message:
     topic = check_topic(request, broker, header)
     broker.topics.check_saved(topic.topic_name)
     body = request.body
-    if len(body) > broker.settings.body_bytes_max:
+    if len(body) > broker.settings.requests.body_bytes_max:
         raise PutFailed(PutStatus.MESSAGE_ILLEGAL)
     queue_id = header.queue_id
     if queue_id < 0:
@@ -130,7 +130,7 @@ def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Comm
         return _answer(broker, reply, f"push reply message to {client_id}fail.")
 
     answer = Deferred()
-    deadline_ms = broker.clock.monotonic_ms() + broker.settings.response_timeout_ms
+    deadline_ms = broker.clock.monotonic_ms() + broker.settings.requests.response_timeout_ms
     broker.calls.ask(connection, push, deadline_ms, answer.callback(done))
     return answer
 
@@ -145,7 +145,7 @@ def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:
     answer.ext = marks(broker)
     if failure is None:
         answer.ext |= headers.texts(msgId=_NO_ID, queueId=message.queue_id, queueOffset=0)
-    if not broker.settings.store_reply_message_enable:
+    if not broker.settings.consumers.store_replies:
         return answer
     appended = _stored(broker, reply)
     if appended is None:

@@ -40,11 +40,11 @@ def reset_offset(request: Request, broker: Broker) -> Answer:
     topic = broker.topics.get(header.topic)
     if topic is None:
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
-    if broker.settings.use_server_side_reset_offset:
+    if broker.settings.consumers.reset_on_broker:
         offsets = _reset_here(broker, header, topic)
     else:
         offsets = _notify_clients(broker, header, topic, in_cpp=request.command.language == "CPP")
-    name = broker.settings.broker_name
+    name = broker.settings.broker.name
     table = {QueueName(broker_name=name, queue_id=i, topic=header.topic): offset for i, offset in offsets.items()}
     return reply(body=queue_tables.write(offsetTable=table))
 
@@ -117,7 +117,7 @@ def _notify_clients(broker: Broker, header: ResetOffsetHeader, topic: TopicConfi
 
 def _body(broker: Broker, topic: str, offsets: dict[int, int], *, in_cpp: bool) -> bytes:
     """Return the offsets in the form that clients read. C++ clients read a list (RocketMQ: ResetOffsetBodyForC)."""
-    name = broker.settings.broker_name
+    name = broker.settings.broker.name
     if in_cpp:
         listed = [
             {"brokerName": name, "offset": offset, "queueId": queue_id, "topic": topic}

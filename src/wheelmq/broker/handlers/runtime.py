@@ -58,7 +58,7 @@ def runtime_info(broker: Broker) -> dict[str, object]:
         "brokerVersionDesc": VERSION_TEXT,
         "bootTimestamp": broker.boot_ms,
         "runtime": _duration(up_ms),
-        "startAcceptSendRequestTimeStamp": broker.settings.start_accept_send_request_time_stamp,
+        "startAcceptSendRequestTimeStamp": broker.settings.requests.sends_from_ms,
         **_store(broker),
         **_puts(broker),
         **_gets(broker),

@@ -57,7 +57,7 @@ def send(request: Request, broker: Broker) -> Answer:
 
 
 def _send_with_hooks(request: Request, broker: Broker, header: SendHeader) -> Answer:
-    hooks, region = broker.hooks, broker.settings.region_id
+    hooks, region = broker.hooks, broker.settings.broker.region_id
     context = send_context(request, header, broker.host, region, broker.clock.now_ms())
 
     def sent(given: Given) -> Answer:
@@ -174,8 +174,8 @@ def _is_half(header: SendHeader, message: Message) -> bool:
 
 def _send_half(broker: Broker, message: Message, asked_queue: int) -> Answer:
     """Store `message` as a half message. The answer contains its place. Raises PeerError, PutFailed."""
-    if broker.settings.reject_transaction_message:
-        remark = f"the broker[{broker.settings.broker_ip}] sending transaction message is forbidden"
+    if broker.settings.transactions.reject:
+        remark = f"the broker[{broker.settings.broker.ip}] sending transaction message is forbidden"
         raise PeerError(ResponseCode.NO_PERMISSION, remark)
     if _block_due_ms(broker, message) is not None:
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, "a transactional message cannot have delayInSeconds")
@@ -197,12 +197,12 @@ def _block_due_ms(broker: Broker, message: Message, asked_ms: Millis | None = No
 
     `asked_ms` is the arrival time of the send if it had to wait. Raises PeerError.
     """
-    if not broker.settings.block_enable:
+    if not broker.settings.blocks.enable:
         return None
     now_ms = broker.clock.now_ms()
     try:
         due_ms = asked_due_ms(
-            message, now_ms if asked_ms is None else asked_ms, broker.settings.block_max_delay_seconds
+            message, now_ms if asked_ms is None else asked_ms, broker.settings.blocks.max_delay_seconds
         )
         return due_ms if due_ms is not None and due_ms > now_ms else None
     except SecondsRejected as error:
@@ -292,11 +292,11 @@ def _message(
     request: Request, broker: Broker, header: SendHeader, topic: TopicConfig, body: bytes, properties: dict[str, str]
 ) -> Message:
     settings = broker.settings
-    properties[props.MSG_REGION] = settings.region_id
-    properties[props.TRACE_ON] = "true" if settings.trace_on else "false"
+    properties[props.MSG_REGION] = settings.broker.region_id
+    properties[props.TRACE_ON] = "true" if settings.broker.trace_on else "false"
     if not properties.get(props.UNIQ_KEY):
         properties[props.UNIQ_KEY] = broker.unique_ids.next()
-    properties[props.CLUSTER] = settings.cluster
+    properties[props.CLUSTER] = settings.broker.cluster
     return Message(
         topic=header.topic,
         queue_id=_pick_queue(broker, header, topic),
@@ -332,13 +332,13 @@ def _redirect_if_spent(request: Request, broker: Broker, header: SendHeader, mes
 
 
 def _check_body(broker: Broker, body: bytes) -> None:
-    if len(body) > broker.settings.body_bytes_max:
+    if len(body) > broker.settings.requests.body_bytes_max:
         raise PutFailed(PutStatus.MESSAGE_ILLEGAL)
 
 
 def marks(broker: Broker) -> dict[str, str]:
     """Return the header fields of every send answer."""
     return {
-        props.MSG_REGION: broker.settings.region_id,
-        props.TRACE_ON: "true" if broker.settings.trace_on else "false",
+        props.MSG_REGION: broker.settings.broker.region_id,
+        props.TRACE_ON: "true" if broker.settings.broker.trace_on else "false",
     }

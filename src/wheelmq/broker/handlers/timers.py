@@ -152,4 +152,4 @@ def find_timers(request: Request, broker: Broker) -> Answer:
     answer = Deferred()
     if not broker.searches.begin(header.key, header.place, answer.callback(searched)):
         raise PeerError(ResponseCode.SYSTEM_BUSY, "the broker is searching blocks for other requests: try again")
-    return broker.holds.with_deadline(request, answer, broker.settings.response_timeout_ms, late)
+    return broker.holds.with_deadline(request, answer, broker.settings.requests.response_timeout_ms, late)

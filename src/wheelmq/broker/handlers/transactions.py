@@ -61,7 +61,7 @@ def _half(broker: Broker, header: EndTransactionHeader) -> Record:
     half = broker.store.log.record_at(LogPosition(header.position))
     if half is None or half.message.topic != names.HALF_TOPIC:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
-    time_out_ms = broker.settings.transaction_time_out
+    time_out_ms = broker.settings.transactions.time_out_ms
     if not header.from_transaction_check and halves.is_too_late(half.message, broker.clock.now_ms(), time_out_ms):
         remark = "The transaction timed out: its producer must wait for a check and answer it"
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, remark)

@@ -76,18 +76,18 @@ class Topics:
         queues = {
             names.SELF_TEST_TOPIC: (1, READ_WRITE),
             names.BENCHMARK_TOPIC: (1024, READ_WRITE),
-            settings.cluster: (16, PERM_INHERIT | (READ_WRITE if settings.cluster_topic_enable else 0)),
-            settings.broker_name: (1, PERM_INHERIT | (READ_WRITE if settings.broker_topic_enable else 0)),
+            settings.broker.cluster: (16, PERM_INHERIT | (READ_WRITE if settings.topics.cluster_enable else 0)),
+            settings.broker.name: (1, PERM_INHERIT | (READ_WRITE if settings.topics.broker_enable else 0)),
             names.OFFSET_MOVED_EVENT: (1, READ_WRITE),
-            names.reply_topic(settings.cluster): (1, READ_WRITE),
+            names.reply_topic(settings.broker.cluster): (1, READ_WRITE),
             names.SCHEDULE_TOPIC: (18, READ_WRITE),
             names.HALF_TOPIC: (1, READ_WRITE),
             names.OP_HALF_TOPIC: (1, READ_WRITE),
             TIMER_TOPIC: (1, READ_WRITE),
             DEAD_LETTER_TOPIC: (1, READ_WRITE),
         }
-        if settings.trace_topic_enable:
-            queues[settings.trace_topic] = (1, READ_WRITE)
+        if settings.topics.trace_enable:
+            queues[settings.topics.trace_name] = (1, READ_WRITE)
         for name, (count, perm) in queues.items():
             self._table.setdefault(name, _config(name, count, perm))
         self.add_model()
@@ -95,8 +95,8 @@ class Topics:
     def add_model(self) -> None:
         """Add the topic from which sends create new topics, if that is allowed."""
         name, settings = names.AUTO_CREATE_TOPIC, self._settings
-        if settings.auto_create_topic and name not in self._table:
-            model = _config(name, settings.default_topic_queues, READ_WRITE | PERM_INHERIT)
+        if settings.topics.auto_create and name not in self._table:
+            model = _config(name, settings.topics.default_queues, READ_WRITE | PERM_INHERIT)
             self._table = {**self._table, name: model}
 
     def __contains__(self, name: str) -> bool:
@@ -123,8 +123,8 @@ class Topics:
 
     def _own_names(self) -> tuple[str, ...]:
         """Return the topics that are named after the cluster and the broker."""
-        cluster = self._settings.cluster
-        return cluster, self._settings.broker_name, f"{cluster}_REPLY_TOPIC"
+        cluster = self._settings.broker.cluster
+        return cluster, self._settings.broker.name, f"{cluster}_REPLY_TOPIC"
 
     def put(self, config: TopicConfig) -> TopicConfig:
         """Add or replace a topic."""
@@ -175,7 +175,7 @@ class Topics:
 
         Raises ValueError if it would have no queue.
         """
-        if not self._settings.auto_create_topic and default_topic == names.AUTO_CREATE_TOPIC:
+        if not self._settings.topics.auto_create and default_topic == names.AUTO_CREATE_TOPIC:
             return None
         model = self._table.get(default_topic)
         if model is None or not model.perm & PERM_INHERIT:
@@ -199,7 +199,7 @@ class Topics:
 
     def wrapper(self) -> TopicConfigTable:
         """Return the table to register. The broker's permission limits that of each topic."""
-        allowed = self._settings.broker_permission
+        allowed = self._settings.broker.permission
         table = self._table
         if allowed & READ_WRITE != READ_WRITE:
             table = {name: structs.replace(config, perm=config.perm & allowed) for name, config in table.items()}

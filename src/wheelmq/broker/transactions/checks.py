@@ -53,8 +53,8 @@ class TransactionChecks:
         self._clients = clients
         self._calls = calls
         self._rejection = rejection
-        is_master = settings.broker_id == 0
-        self._next_ms = store.clock.monotonic_ms() + settings.transaction_check_interval if is_master else None
+        is_master = settings.broker.id == 0
+        self._next_ms = store.clock.monotonic_ms() + settings.transactions.check_interval_ms if is_master else None
         """When the next round is due. A slave checks nothing."""
         self._at = 0
         self._stop: int | None = None
@@ -86,7 +86,7 @@ class TransactionChecks:
                 appended += count or 0
             self._at += goes_on
         if not goes_on or self._at >= self._stop:
-            self._stop, self._next_ms = None, monotonic_ms + self._settings.transaction_check_interval
+            self._stop, self._next_ms = None, monotonic_ms + self._settings.transactions.check_interval_ms
         return appended
 
     def _check_half(self, offset: int) -> int | None:
@@ -108,8 +108,8 @@ class TransactionChecks:
         hopeless = self._why_hopeless(half, age_ms)
         if hopeless is not None:
             return self._give_up(half, hopeless)
-        own_ms = halves.immunity_ms(half.message, self._settings.transaction_time_out)
-        if own_ms is None and 0 <= age_ms < self._settings.transaction_time_out:
+        own_ms = halves.immunity_ms(half.message, self._settings.transactions.time_out_ms)
+        if own_ms is None and 0 <= age_ms < self._settings.transactions.time_out_ms:
             return None
         is_asked = own_ms is None or age_ms >= own_ms
         try:
@@ -127,7 +127,7 @@ class TransactionChecks:
             halves.real_queue(half.message)
         except halves.Unending as error:
             return str(error)
-        if times < self._settings.transaction_check_max and age_ms <= self._settings.file_reserved_time * HOUR_MS:
+        if times < self._settings.transactions.check_max and age_ms <= self._settings.expiry.reserved_hours * HOUR_MS:
             return None
         return f"its producer was asked {times} times, and it is {age_ms // 1000} s old"
 
@@ -159,7 +159,7 @@ class TransactionChecks:
             msgId=unique_key,
             transactionId=unique_key,
             offsetMsgId=offset_message_id(self._store.host, stored.position),
-            bname=self._settings.broker_name,
+            bname=self._settings.broker.name,
         )
         body = self._body(half, stored)
         self._calls.send_oneway(connection, Command(code=RequestCode.CHECK_TRANSACTION_STATE, ext=fields, body=body))

@@ -64,8 +64,8 @@ class Transactions:
         self._worker = worker
         self._is_snapshot_due = is_snapshot_due
         self.counts = TransactionCounts(store)
-        op_bytes_max = min(settings.transaction_op_msg_max_size, store.record_bytes_max - OP_ROOM_BYTES)
-        self._ops = Ops(store, settings.transaction_op_batch_interval, op_bytes_max)
+        op_bytes_max = min(settings.transactions.op_message_bytes_max, store.record_bytes_max - OP_ROOM_BYTES)
+        self._ops = Ops(store, settings.transactions.op_interval_ms, op_bytes_max)
         self._progress = TransactionProgress(store, consumer_offsets)
         self.pending: PendingHalves = self._load(recovered_ends)
         self._ends: dict[int, int] = {}

@@ -55,7 +55,7 @@ def open_turns(
         steps,
         lease=PipelineLease(timer.turns, watch, clock, randomness, health),
         pace=pace,
-        plan_maker=PlanMaker(store, timer, block_scheduler, pace, settings.broker_name, want_flush),
+        plan_maker=PlanMaker(store, timer, block_scheduler, pace, settings.broker.name, want_flush),
         committer=Committer(timer, block_scheduler, watch, figures, clock),
         marks=marks,
         fallback=Fallback(

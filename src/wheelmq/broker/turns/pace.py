@@ -67,7 +67,7 @@ class TurnPace:
         if unindexed >= ROWS_AT_ONCE:
             return True
         paces = BURST_PACES if self._has_burst() else 1
-        if now_ms - self.planned_ms < paces * self._settings.pipeline_pace_ms:
+        if now_ms - self.planned_ms < paces * self._settings.pipeline.pace_ms:
             return False
         aged = self._oldest_ms is not None and now_ms - self._oldest_ms >= AGE_MS
         if unindexed:

@@ -72,7 +72,7 @@ class Names:
             self._broker_connection = self._connect()
         answer = self._ask(register_command(broker.settings, broker.topics), self._broker_connection)
         assert answer.code == ResponseCode.SUCCESS, answer
-        self._next_ms = now_ms + broker.settings.register_period_ms
+        self._next_ms = now_ms + broker.settings.broker.register_period_ms
 
     def route(self, topic: str) -> Route | None:
         """Return the route of `topic`, or of the default topic; None if there is none or the name server is stopped."""
@@ -93,7 +93,7 @@ class Names:
             (queues,) = route.queue_datas
             found = (queues.broker_name, queues.read_queue_nums, queues.write_queue_nums, queues.perm & PERM_WRITE)
             expected = (
-                broker.settings.broker_name,
+                broker.settings.broker.name,
                 config.read_queue_nums,
                 config.write_queue_nums,
                 config.perm & PERM_WRITE,

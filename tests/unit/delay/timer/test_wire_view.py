@@ -130,7 +130,7 @@ class TestInvalidAnswers:
         """Return a view over answers that `bend` changes."""
         chosen = harness.broker.settings
         sizes = store_sizes(chosen)
-        files = StoreView(chosen.store_path, sizes)
+        files = StoreView(chosen.store.path, sizes)
 
         def ask(kind: FileKind, name: str, ranges: Ranges) -> Segment:
             found = read_portion(files, kind, name, ranges, OnDisk(files.log.end, plan.timer_log_end))
@@ -307,7 +307,7 @@ class TestReadRequests:
             harness.run_jobs()
             assert asked.answer is not None and asked.answer.code == 0
             late = harness.submit(self.command(harness, [(0, 20)]))
-            harness.advance(harness.broker.settings.response_timeout_ms)
+            harness.advance(harness.broker.settings.requests.response_timeout_ms)
             assert late.answer is not None and late.answer.code == ResponseCode.SYSTEM_BUSY
 
     @staticmethod
