@@ -25,7 +25,7 @@ async def play():
     hook = Counting()
     app.hooks.register_rpc_hook(hook)
     await app.start()
-    caller = RpcClient(f"127.0.0.1:{app.settings.listen_port}")
+    caller = RpcClient(f"127.0.0.1:{app.settings.broker.listen_port}")
     await caller.call(Command(code=28))
     await caller.close()
     await app.stop()

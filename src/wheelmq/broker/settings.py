@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 from enum import StrEnum
-from functools import cache
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, field
 
 from wheelmq.config.bounds import Count, DurationMs, EpochMs, Name, Percent, Port, Positive, WaitMs
-from wheelmq.config.setting import Declared, Setting, SettingsTable, SettingsTables, declared, tables_of
+from wheelmq.config.setting import Setting, SettingsTable, SettingsTables
 from wheelmq.delay.settings import BlockSettings, LevelSettings, TimerSettings
 from wheelmq.store.settings import ExpirySettings, IndexSettings, StoreSettings
 
@@ -334,24 +333,3 @@ class BrokerSettings(SettingsTables, kw_only=True):
     def is_master(self) -> bool:
         """Whether clients take the broker for a master, by its id."""
         return self.broker.id == 0
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a setting by its name for `--set`."""
-        if name == "holds_dequeue":
-            return self.timer.holds_dequeue
-        one = _by_name().get(name)
-        if one is None:
-            raise AttributeError(name)
-        return getattr(getattr(self, one.table), one.key)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        one = _by_name().get(name)
-        if one is None:
-            super().__setattr__(name, value)
-        else:
-            setattr(getattr(self, one.table), one.key, value)
-
-
-@cache
-def _by_name() -> dict[str, Declared]:
-    return declared(tables_of(BrokerSettings))
