@@ -18,6 +18,7 @@ from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.registration import Registrar
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter, NodeSettings
 from wheelmq.broker.start_warnings import body_size_warning
+from wheelmq.broker.task_list import every
 from wheelmq.config.bounds import FAST_PORT_BELOW
 from wheelmq.config.changes import Origin
 from wheelmq.net.limits import Limits, SocketOptions
@@ -106,10 +107,11 @@ class BrokerApp:
         def poll_collections() -> None:
             collections.poll(is_crowded=len(broker.holds) > CROWD)
 
-        broker.periodic_tasks.every(interval_ms, poll_collections)
-        broker.periodic_tasks.every(
-            MEMORY_CHECK_MS, lambda: run_in_background(freed_memory.trim_job(), workers.reading)
-        )
+        def trim() -> None:
+            run_in_background(freed_memory.trim_job(), workers.reading)
+
+        broker.tasks.add(every("garbage collection", interval_ms, poll_collections, broker.clock))
+        broker.tasks.add(every("freed memory", MEMORY_CHECK_MS, trim, broker.clock))
 
     async def _listen_fast(self) -> None:
         """Listen on the fast port too (RocketMQ: fastRemotingServer).

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from random import Random
+from typing import Final
 
 import numpy as np
 
-from wheelmq.broker.admission.error_text import TimersLost
 from wheelmq.broker.admission.failed_puts import FailedPuts
 from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.admission.store_health import RETRY_MS, StoreHealth
-from wheelmq.broker.arrivals import Arrivals
 from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.connection import Connection
@@ -36,7 +34,7 @@ from wheelmq.broker.index_pacing import IndexPacing
 from wheelmq.broker.member_changes import CLIENTS_EXPIRE_MS, MemberChanges
 from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.opening import open_engine
-from wheelmq.broker.periodic_tasks import PeriodicTasks
+from wheelmq.broker.record_dispatch import DISPATCH, RecordDispatch
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.slices import Slices
@@ -50,6 +48,7 @@ from wheelmq.broker.statistics import RATES_SAMPLE_MS, BrokerStats
 from wheelmq.broker.steps import FAILED_STEP_MS, Steps
 from wheelmq.broker.store_tasks import store_tasks
 from wheelmq.broker.table_saves import FILTERS_PERSIST_MS, TableSaves
+from wheelmq.broker.task_list import TaskList, TickTask, TickTime, every
 from wheelmq.broker.timer_progress import TIMER_RATES_SAMPLE_MS, TimerProgressLog, TimerRates
 from wheelmq.broker.timer_stops import TimerStops
 from wheelmq.broker.topic_arrays import TopicArrays
@@ -74,6 +73,7 @@ from wheelmq.formats.wire import frame
 from wheelmq.observe.stats import SAMPLE_MS
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.expiry import Expiry
+from wheelmq.store.index import MessageIndex
 from wheelmq.store.preallocator import Preallocator
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk, StoreRemoved
@@ -82,7 +82,9 @@ from wheelmq.system.workers import Workers
 
 log = logging.getLogger(__name__)
 
-DISPATCH = "dispatch"
+CHORES: Final = "chores"
+TIMER_CHORES: Final = "timer chores"
+"""Names that several tasks share in the log and in the metrics."""
 ROUNDS_MS = 2
 """Maximum milliseconds between ticks while rounds run. A tick has 21 steps and does not follow each round."""
 
@@ -140,7 +142,6 @@ class Broker:
         """Whether a round has ended since the last tick."""
         self._ticked_ms = self._tick_due_ms = 0
         self.shell_figures: Callable[[], dict[str, int]] = dict  # counters of the shell, by name; the shell sets it
-        self.periodic_tasks = PeriodicTasks(clock)
         self.table_saves = TableSaves(
             self.topics, self.groups, self.consumer_offsets, self.consumer_filters, workers.background
         )
@@ -161,30 +162,136 @@ class Broker:
             creates_files=settings.store.log_files_ahead > 0,
         )
         self.timer_stops = TimerStops(self.timer, settings)
-        self._add_periodic_tasks()
         self.transactions = self._open_transactions(recovered_ends)
-        self.periodic_tasks.every(settings.transactions.metrics_interval_ms, self.transactions.save_counts)
         self.transaction_checks = TransactionChecks(
             self.transactions, self.store, settings, self.clients, self.calls, self.admission.rejection
         )
+        self.records = RecordDispatch(self.engine, self.stats, self.holds, self.health, self.steps)
+        self.tasks = TaskList([*self._periodic_tasks(), *self._tick_tasks()], self.steps)
 
-    def _add_periodic_tasks(self) -> None:
-        settings, every, monotonic_ms = self.settings, self.periodic_tasks.every, self.clock.monotonic_ms
-        metrics, background = self.timer_metrics, self.workers.background
-        every(settings.consumers.offsets_persist_ms, self.table_saves.save_offsets)
-        every(FILTERS_PERSIST_MS, self.table_saves.save_filters)
-        every(CLIENTS_EXPIRE_MS, lambda: self.locks.drop_lapsed(monotonic_ms()))
-        every(CLIENTS_EXPIRE_MS, lambda: self.member_changes.drop_silent(monotonic_ms()))
+    def _periodic_tasks(self) -> list[TickTask]:
+        """Return the work that ticks do at intervals. An interval of 0 turns it off."""
+        settings, clock, background = self.settings, self.clock, self.workers.background
+        audit_ms = LOOK_MS if settings.timer.check_metrics_enable else 0
         engine = self.store, self.timer, self.block_scheduler, self.expiry
-        for interval_ms, task in store_tasks(*engine, self.health, self.workers, settings):
-            every(interval_ms, task)
-        every(settings.expiry.interval_ms, self.admission.check_disk)
-        every(SAMPLE_MS, self.stats.sample)
-        every(RATES_SAMPLE_MS, self.stats.sample_rates)
-        every(TIMER_RATES_SAMPLE_MS, self.timer_rates.sample)
-        every(LOOK_MS if settings.timer.check_metrics_enable else 0, self.count_audit.check_clock)
-        every(settings.timer.flush_interval_ms, lambda: run_in_background(metrics.save_job(), background))
-        every(settings.timer.progress_log_interval_ms, TimerProgressLog(self.timer, self.releaser).write)
+        found: list[tuple[int, Callable[[], object]]] = [
+            (settings.consumers.offsets_persist_ms, self.table_saves.save_offsets),
+            (FILTERS_PERSIST_MS, self.table_saves.save_filters),
+            (CLIENTS_EXPIRE_MS, lambda: self.locks.drop_lapsed(clock.monotonic_ms())),
+            (CLIENTS_EXPIRE_MS, lambda: self.member_changes.drop_silent(clock.monotonic_ms())),
+            *store_tasks(*engine, self.health, self.workers, settings),
+            (settings.expiry.interval_ms, self.admission.check_disk),
+            (SAMPLE_MS, self.stats.sample),
+            (RATES_SAMPLE_MS, self.stats.sample_rates),
+            (TIMER_RATES_SAMPLE_MS, self.timer_rates.sample),
+            (audit_ms, self.count_audit.check_clock),
+            (settings.timer.flush_interval_ms, lambda: run_in_background(self.timer_metrics.save_job(), background)),
+            (settings.timer.progress_log_interval_ms, TimerProgressLog(self.timer, self.releaser).write),
+            (settings.transactions.metrics_interval_ms, self.transactions.save_counts),
+        ]
+        return [every(CHORES, interval_ms, function, clock) for interval_ms, function in found if interval_ms > 0]
+
+    def _tick_tasks(self) -> list[TickTask]:
+        """Return the work of each tick in its order, and of a clean stop in its order."""
+        run, pending, armed = self.health.run_or_reject, self.timer.pending, self.timer.pending.armed
+        release_s, warm = self.settings.requests.release_slice_ms / 1000, self.prefetcher
+        return [
+            TickTask(CHORES, lambda at: self.table_saves.poll(at.monotonic_ms), lambda at: self.table_saves.next_ms()),
+            TickTask(CHORES, lambda at: self.new_queues.tick(), lambda at: self.new_queues.next_ms()),
+            TickTask(CHORES, lambda at: self.health.poll(at.monotonic_ms)),
+            TickTask(
+                "arm near timers",
+                lambda at: pending.arm_near(at.wall_ms),
+                lambda at: at.after_wall_ms(pending.next_near_ms()),
+            ),
+            TickTask(
+                "blocks",
+                lambda at: self.block_scheduler.tick(at.wall_ms),
+                lambda at: at.after_wall_ms(self.block_scheduler.next_ms()),
+            ),
+            TickTask(TIMER_CHORES, lambda at: self.timer_log_preallocator.poll()),
+            TickTask(TIMER_CHORES, lambda at: self.block_prefetcher.poll()),
+            *([] if warm is None else [TickTask(TIMER_CHORES, lambda at: warm.poll(at.wall_ms))]),
+            TickTask(
+                TIMER_CHORES, lambda at: self.timer_stops.poll(at.monotonic_ms), lambda at: self.timer_stops.next_ms()
+            ),
+            TickTask(
+                "transaction checks",
+                lambda at: run(lambda: self.transaction_checks.tick(at.monotonic_ms)),
+                lambda at: self.transaction_checks.next_ms(),
+            ),
+            TickTask(
+                "transactions",
+                lambda at: run(lambda: self.transactions.tick(at.monotonic_ms)),
+                lambda at: self.transactions.next_ms(),
+                close=lambda: run(self.transactions.say_all),
+                closes_after_failure=True,
+            ),
+            TickTask(
+                "take due timers",
+                lambda at: self.releaser.take_due(at.wall_ms),
+                lambda at: at.after_wall_ms(armed.next_fire_ms()),
+            ),
+            TickTask(
+                "release",
+                lambda at: run(lambda: self.releaser.release(at.wall_ms, release_s, at.requests_s)),
+                lambda at: at.monotonic_ms if self.releaser.has_more() else self.releaser.next_retry_ms(),
+            ),
+            TickTask(
+                DISPATCH,
+                lambda at: self.records.run(),
+                lambda at: at.monotonic_ms if self.records.has_records else None,
+                close=self.records.close,
+                closes_after_failure=True,
+            ),
+            *self._answer_tasks(),
+            *self._file_tasks(),
+        ]
+
+    def _answer_tasks(self) -> list[TickTask]:
+        """Return the tasks that answer requests, or send them."""
+
+        def held_next_ms(at: TickTime) -> int | None:
+            return at.monotonic_ms if self.holds.has_more() else self.holds.next_deadline_ms()
+
+        return [
+            TickTask(
+                "pipeline",
+                lambda at: self.pipeline.tick(at.wall_ms, at.monotonic_ms),
+                lambda at: self.pipeline.next_ms(at.monotonic_ms),
+            ),
+            TickTask(
+                "slices", lambda at: self.slices.tick(), lambda at: at.monotonic_ms if self.slices.has_more() else None
+            ),
+            TickTask("held requests", lambda at: self.holds.expire(at.monotonic_ms), held_next_ms),
+            TickTask("calls", lambda at: self.calls.expire(at.monotonic_ms), lambda at: self.calls.next_deadline_ms()),
+            TickTask("notify members", lambda at: self.member_changes.notify_members()),
+            TickTask(
+                "flush",
+                lambda at: self.flush.tick(at.monotonic_ms, is_burst=self.releaser.is_burst_leaving()),
+                lambda at: self.flush.next_ms(),
+            ),
+        ]
+
+    def _file_tasks(self) -> list[TickTask]:
+        """Return the tasks that write files no request waits for, and that end the files at a stop."""
+        index, pacing = self.index, self.index_pacing
+        return [
+            TickTask("timer check", lambda at: self.count_audit.poll(), lambda at: self.count_audit.next_ms()),
+            TickTask("transactions", close=self.transactions.close),
+            TickTask(CHORES, close=self.table_saves.close, closes_after_failure=True),
+            TickTask("pipeline", close=self.pipeline.close),
+            TickTask(TIMER_CHORES, close=self.timer_metrics.close),
+            *([] if index is None or pacing is None else [_index_task(index, pacing)]),
+            TickTask("held queries", lambda at: self.holds.wake(index)),
+            TickTask("snapshots", lambda at: self.snapshots.poll(at.monotonic_ms), close=self.snapshots.close),
+            TickTask("blocks", close=self.block_scheduler.close),
+            TickTask(
+                "delay offsets", lambda at: self.delay_offsets.poll(at.monotonic_ms), close=self.delay_offsets.close
+            ),
+            TickTask("files ahead", lambda at: self.preallocator.poll(self.timer.pending.armed.bytes)),
+            TickTask("store", close=self.store.close),
+        ]
 
     def _open_tables(self) -> None:
         settings, disk, tables = self.settings, self.disk, self.workers.tables
@@ -307,169 +414,68 @@ class Broker:
         """Finish the round of reading. Returns whether a tick is due. Does nothing once the broker has failed."""
         if self.health.failure is not None:
             return False
-        if self._received or self.store.journal.count:
+        if self._received or self.records.has_records:
             self._finish_round()
         else:
             self.ticks.forget()  # only a part of a frame came: the sender causes its delay
         near_ms = self.timer.pending.next_near_ms()
         is_near = near_ms is not None and near_ms <= self.clock.now_ms()
         is_due = self.flush.is_asked_for() or self.clock.monotonic_ms() >= self._tick_due_ms
-        return is_near or is_due or DISPATCH in self.steps.failed_now
+        return is_near or is_due or self.records.has_failed
 
     def _finish_round(self) -> None:
         self.ticks.begin()
         self.steps.begin()
-        self._run_dispatch()
+        self.records.run()
         self._served_s += self.ticks.elapsed_s
         self._end(worked=True)
         self._has_served = True
         self._tick_due_ms = min(self._tick_due_ms, self._ticked_ms + ROUNDS_MS)
 
     def tick(self) -> None:
-        """Run the steps that are due by time or by a worker's result. Does nothing once the broker has failed.
-
-        A step that fails does not fail the others.
-        """
+        """Run the tasks. Once the broker has failed, only answer the requests that wait for the disk."""
         if self.health.failure is not None:
             self.flush.cancel_waiting()
             return
         self.ticks.begin()
         self.steps.begin()
-        worked = self._work()
-        self._end(worked=worked or self._has_served)
+        requests_s = self._served_s + self.ticks.elapsed_s  # releases get as much time as requests had
+        self._served_s = 0.0
+        count = self.tasks.run(TickTime(self.clock.now_ms(), self.clock.monotonic_ms(), requests_s))
+        self._end(worked=bool(count or self._received or self._has_served))
         self._has_served = False
 
-    def _run_dispatch(self) -> int:
-        return self.steps.run(DISPATCH, self.health.run_or_reject, self._dispatch) or 0
-
     def _end(self, *, worked: bool) -> None:
-        if DISPATCH in self.steps.failed_now and self.store.journal.count:
+        if self.records.has_failed and self.records.has_records:
             return  # messages of this round are not in their queues, so the round goes on
         self.ticks.end(worked=worked)
         self.overload.end_round()
         self._received = 0
-
-    def _work(self) -> bool:
-        """Run the steps of a tick. Returns whether there was any work."""
-        share_s = self._served_s + self.ticks.elapsed_s  # releases get as much time as requests had
-        self._served_s = 0.0
-        now_ms = self.clock.now_ms()
-        monotonic_ms = self.clock.monotonic_ms()
-        run = self.steps.run
-        run("chores", self.periodic_tasks.run_due, monotonic_ms)
-        run("chores", self.table_saves.poll, monotonic_ms)
-        run("chores", self.new_queues.tick)
-        self.health.poll(monotonic_ms)
-        run("arm near timers", self.timer.pending.arm_near, now_ms)
-        run("blocks", self.block_scheduler.tick, now_ms)
-        run("timer chores", self.timer_log_preallocator.poll)
-        run("timer chores", self.block_prefetcher.poll)
-        if self.prefetcher is not None:
-            run("timer chores", self.prefetcher.poll, now_ms)
-        run("timer chores", self.timer_stops.poll, monotonic_ms)
-        run("transaction checks", self.health.run_or_reject, lambda: self.transaction_checks.tick(monotonic_ms))
-        run("transactions", self.health.run_or_reject, lambda: self.transactions.tick(monotonic_ms))
-        run("take due timers", self.releaser.take_due, now_ms)
-        slice_s = self.settings.requests.release_slice_ms / 1000
-        released = run("release", self.health.run_or_reject, lambda: self.releaser.release(now_ms, slice_s, share_s))
-        appended = self._run_dispatch()
-        run("pipeline", self.pipeline.tick, now_ms, monotonic_ms)
-        run("slices", self.slices.tick)
-        run("held requests", self.holds.expire, monotonic_ms)
-        run("calls", self.calls.expire, monotonic_ms)
-        run("notify members", self.member_changes.notify_members)
-        run("flush", self.flush.tick, monotonic_ms, is_burst=self.releaser.is_burst_leaving())
-        run("timer check", self.count_audit.poll)
-        run("snapshots", self.snapshots.poll, monotonic_ms)
-        run("delay offsets", self.delay_offsets.poll, monotonic_ms)
-        run("files ahead", self.preallocator.poll, self.timer.pending.armed.bytes)
-        if self.index_pacing is not None:
-            run("message index", self.index_pacing.poll)
-        run("held queries", self.holds.wake, self.index)
-        return bool(self._received or released or appended)
-
-    def _dispatch(self) -> int:
-        """Write queue units, then note timers, then wake requests that wait for the queues.
-
-        Returns the number of records. The journal is empty after the first part. An error in the second part loses
-        timers in memory, so it fails the broker. The next start finds them in the log.
-        """
-        if self.store.dispatched_to == self.store.log.end:
-            return 0
-        rows, grown = self.store.dispatch()
-        try:
-            if self.timer.pending.take_journal(rows):
-                self.block_scheduler.take_settled(rows)
-        except Exception as error:
-            self.health.fail(TimersLost(error))
-            raise
-        self.steps.run("statistics", self.stats.note_puts, grown)
-        arrivals = Arrivals(rows, self.store.log)
-        for queue_row in grown:
-            self.steps.run("held pulls", self.holds.wake, queue_row, partial(arrivals.of, queue_row))
-        return len(rows)
 
     def next_tick_ms(self) -> int:
         """Return the milliseconds until the next tick is needed; 0 for at once."""
         if self.health.failure is not None:
             return RETRY_MS
         if not self._has_served:
-            wait_ms = max(self._next_tick_ms(), FAILED_STEP_MS if self.steps.failed_now else 0)
+            wait_ms = max(self._wait_ms(), FAILED_STEP_MS if self.steps.failed_now else 0)
             self._ticked_ms = self.clock.monotonic_ms()
             self._tick_due_ms = self._ticked_ms + wait_ms
             return wait_ms
         return max(0, self._tick_due_ms - self.clock.monotonic_ms())
 
-    def _next_tick_ms(self) -> int:
-        if self.releaser.has_more() or self.store.journal.count:
-            return 0 if self.health.rejection is None else RETRY_MS
-        if self.slices.has_more() or self.holds.has_more():
-            return 0
-        now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
-        waits = self.periodic_tasks.waits_ms(monotonic_ms)
-        pending = self.timer.pending
-        for wall_ms in (pending.next_near_ms(), self.block_scheduler.next_ms(), pending.armed.next_fire_ms()):
-            if wall_ms is not None:
-                waits.append(wall_ms - now_ms)
-        for mono_ms in (
-            self.holds.next_deadline_ms(),
-            self.calls.next_deadline_ms(),
-            self.flush.next_ms(),
-            self.pipeline.next_ms(monotonic_ms),
-            self.table_saves.next_ms(),
-            self.new_queues.next_ms(),
-            self.timer_stops.next_ms(),
-            self.count_audit.next_ms(),
-            self.releaser.next_retry_ms(),
-            self.transaction_checks.next_ms(),
-            self.transactions.next_ms(),
-            None if self.index_pacing is None else self.index_pacing.next_ms(),
-        ):
-            if mono_ms is not None:
-                waits.append(mono_ms - monotonic_ms)
-        return max(0, min(waits))
+    def _wait_ms(self) -> int:
+        if self.health.rejection is not None and (self.releaser.has_more() or self.records.has_records):
+            return RETRY_MS  # the store takes nothing now
+        now = TickTime(self.clock.now_ms(), self.clock.monotonic_ms())
+        next_ms = self.tasks.next_ms(now)
+        assert next_ms is not None, "some tasks run at intervals"
+        return max(0, next_ms - now.monotonic_ms)
 
     def close(self) -> None:
         """Stop cleanly. Call it when no more requests come and the workers are closed."""
         if isinstance(self.health.failure, StoreRemoved):
             return  # the files at this path are not the broker's
-        self.health.run_or_reject(self.transactions.say_all)
-        try:
-            self._dispatch()
-        except Exception as error:
-            log.error("queue units are missing, and the next start writes them: %s", error)
-        if self.health.failure is None:
-            self.transactions.close()
-        self.table_saves.close()
-        if self.health.failure is None:
-            self.pipeline.close()
-            self.timer_metrics.close()
-            if self.index is not None:
-                self.index.close()
-            self.snapshots.close()
-            self.block_scheduler.close()
-            self.delay_offsets.close()
-            self.store.close()
+        self.tasks.close(has_failed=self.health.failure is not None)
 
     # Used by handlers ----------------------------------------------------------------------------------------------
 
@@ -484,3 +490,7 @@ class Broker:
             self.timer_stops.take_settings()
         if fields & {"auto_create_topic", "broker_permission"}:
             self.topics.renew_version()
+
+
+def _index_task(index: MessageIndex, pacing: IndexPacing) -> TickTask:
+    return TickTask("message index", lambda at: pacing.poll(), lambda at: pacing.next_ms(), close=index.close)

@@ -15,7 +15,7 @@ from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
 
 STEPS = {
-    "chores": "periodic_tasks.run_due",
+    "chores": "table_saves.poll",
     "arm near timers": "timer.pending.arm_near",
     "blocks": "block_scheduler.tick",
     "timer chores": "timer_stops.poll",

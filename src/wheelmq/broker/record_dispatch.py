@@ -1,0 +1,76 @@
+"""Write the queue units of new records, and wake what waits for them (RocketMQ: ReputMessageService)."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Final
+
+from wheelmq.broker.admission.error_text import TimersLost
+from wheelmq.broker.admission.store_health import StoreHealth
+from wheelmq.broker.arrivals import Arrivals
+from wheelmq.broker.engine import Engine
+from wheelmq.broker.holds import Holds
+from wheelmq.broker.statistics import BrokerStats
+from wheelmq.broker.steps import Steps
+
+log = logging.getLogger(__name__)
+
+DISPATCH: Final = "dispatch"
+"""The name of the step in the log and in the metrics."""
+
+
+class RecordDispatch:
+    """Runs at the end of each round, and in each tick after the releases."""
+
+    def __init__(self, engine: Engine, stats: BrokerStats, holds: Holds, health: StoreHealth, steps: Steps) -> None:
+        self._store = engine.store
+        self._pending = engine.timer.pending
+        self._block_scheduler = engine.block_scheduler
+        self._stats = stats
+        self._holds = holds
+        self._health = health
+        self._steps = steps
+
+    @property
+    def has_records(self) -> bool:
+        """Whether records wait for their queue units."""
+        return self._store.journal.count > 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last run failed. It left the records in the journal, and the next run tries them again."""
+        return DISPATCH in self._steps.failed_now
+
+    def run(self) -> int:
+        """Dispatch the new records. An error is logged and counted. Returns the number of records."""
+        count: int | None = self._steps.run(DISPATCH, self._health.run_or_reject, self._dispatch)
+        return count or 0
+
+    def close(self) -> None:
+        """Dispatch the last records, for a clean stop."""
+        try:
+            self._dispatch()
+        except Exception as error:
+            log.error("queue units are missing, and the next start writes them: %s", error)
+
+    def _dispatch(self) -> int:
+        """Write queue units, then note timers, then wake requests that wait for the queues.
+
+        Returns the number of records. The journal is empty after the first part. An error in the second part loses
+        timers in memory, so it fails the broker. The next start finds them in the log.
+        """
+        if self._store.dispatched_to == self._store.log.end:
+            return 0
+        rows, grown = self._store.dispatch()
+        try:
+            if self._pending.take_journal(rows):
+                self._block_scheduler.take_settled(rows)
+        except Exception as error:
+            self._health.fail(TimersLost(error))
+            raise
+        self._steps.run("statistics", self._stats.note_puts, grown)
+        arrivals = Arrivals(rows, self._store.log)
+        for queue_row in grown:
+            self._steps.run("held pulls", self._holds.wake, queue_row, partial(arrivals.of, queue_row))
+        return len(rows)
