@@ -126,7 +126,7 @@ def _ask(harness: BrokerHarness, data: bytes, changes: bool) -> None:
         harness.clock.advance(1500)
         harness.tick()
         assert not raised.records, raised.records[0].getMessage() + _text(raised.records[0])
-        assert harness.broker.health.failure is None
+        assert harness.broker.context.health.failure is None
         if not changes:
             assert harness.send("GoesOn").code == ResponseCode.SUCCESS
             assert not raised.records, _text(raised.records[0])

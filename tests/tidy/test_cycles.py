@@ -13,32 +13,6 @@ import pytest
 
 from .sources import Module, modules
 
-BROKER_CIRCLE = {
-    "broker/admission.py",
-    "broker/arrivals.py",
-    "broker/broker.py",
-    "broker/count_audit.py",
-    "broker/dispatch.py",
-    "broker/fast_release.py",
-    "broker/fast_send.py",
-    "broker/flush.py",
-    "broker/holds.py",
-    "broker/hooks.py",
-    "broker/overload.py",
-    "broker/periodic_tasks.py",
-    "broker/put_status.py",
-    "broker/put_times.py",
-    "broker/request.py",
-    "broker/slices.py",
-    "broker/statistics.py",
-    "broker/timer_tasks.py",
-    "broker/topic_arrays.py",
-    "broker/transactions/checks.py",
-    "broker/transactions/transactions.py",
-    "broker/turn_coordinator.py",
-}
-"""Modules that the broker imports, and that import its type. Remove a module from this list once it needs less."""
-
 Graph = Mapping[str, Iterable[str]]
 
 
@@ -94,11 +68,7 @@ def found() -> list[set[str]]:
 
 
 def test_no_modules_import_each_other(found: list[set[str]]) -> None:
-    assert [sorted(circle) for circle in found if not circle <= BROKER_CIRCLE] == []
-
-
-def test_the_exception_is_still_needed(found: list[set[str]]) -> None:
-    assert sorted(BROKER_CIRCLE - set().union(*found)) == []
+    assert [sorted(circle) for circle in found] == []
 
 
 class TestSearch:

@@ -13,7 +13,7 @@ import msgspec
 
 from wheelmq.broker import handlers as _handlers  # registers every handler
 from wheelmq.broker.background_jobs import run_in_background
-from wheelmq.broker.broker import Broker
+from wheelmq.broker.broker import Broker, open_broker
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.registration import Registrar
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter, NodeSettings
@@ -69,7 +69,7 @@ class BrokerApp:
         workers = self._workers = Workers.of(
             lambda name: ThreadWorker(name, lambda callback: self._on_loop(loop, callback))
         )
-        self.broker = Broker(
+        self.broker = open_broker(
             self.settings,
             disk=Disk(),
             clock=SystemClock(),
@@ -83,8 +83,8 @@ class BrokerApp:
             limits=_limits(self.settings),
             sockets=_socket_options(self.settings.broker),
         )
-        self.broker.shell_figures = self._server.figures
-        self.registration = Registrar(self.settings, self.broker.topics, self.broker.clock)
+        self.broker.context.shell_figures = self._server.figures
+        self.registration = Registrar(self.settings, self.broker.context.topics, self.broker.context.clock)
         self._server.on_tick = self._after_tick
         await self._server.listen(self.settings.broker.listen_host, self.settings.broker.listen_port)
         if self.settings.connections.fast_port:
@@ -93,7 +93,7 @@ class BrokerApp:
             from wheelmq.broker.exporter import Exporter  # only this exporter loads its library
 
             host, port = self.settings.metrics.prom_host, self.settings.metrics.prom_port
-            self.exporter = Exporter(self.broker, loop, host, port)
+            self.exporter = Exporter(self.broker.context, loop, host, port)
         self._add_memory_tasks(self.broker, workers)
         self.registration.start()
         gc.collect()
@@ -101,17 +101,17 @@ class BrokerApp:
 
     def _add_memory_tasks(self, broker: Broker, workers: Workers) -> None:
         """Collect garbage at quiet times, and return freed memory to the system."""
-        freed_memory, collections = FreedMemory(), Collections(broker.clock.monotonic)
+        freed_memory, collections = FreedMemory(), Collections(broker.context.clock.monotonic)
         interval_ms = int(COLLECTION_S * 1000)
 
         def poll_collections() -> None:
-            collections.poll(is_crowded=len(broker.holds) > CROWD)
+            collections.poll(is_crowded=len(broker.context.holds) > CROWD)
 
         def trim() -> None:
             run_in_background(freed_memory.trim_job(), workers.reading)
 
-        broker.tasks.add(every("garbage collection", interval_ms, poll_collections, broker.clock))
-        broker.tasks.add(every("freed memory", MEMORY_CHECK_MS, trim, broker.clock))
+        broker.tasks.add(every("garbage collection", interval_ms, poll_collections, broker.context.clock))
+        broker.tasks.add(every("freed memory", MEMORY_CHECK_MS, trim, broker.context.clock))
 
     async def _listen_fast(self) -> None:
         """Listen on the fast port too (RocketMQ: fastRemotingServer).
@@ -143,13 +143,13 @@ class BrokerApp:
     def _after_tick(self) -> None:
         assert self.broker is not None and self.registration is not None
         self.registration.poll()
-        if self.broker.health.failure is not None:
+        if self.broker.context.health.failure is not None:
             self.stopped.set()
 
     async def stop(self) -> None:
         """Stop cleanly: take no new requests, and write everything to disk."""
         if self.broker is not None:
-            self.broker.admission.stop()
+            self.broker.context.admission.stop()
         if self.exporter is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.exporter.close)
         if self.registration is not None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from wheelmq.broker.context import Context
 from wheelmq.delay.blocks.search import END
 from wheelmq.delay.delivery_state import KeyQuery
 from wheelmq.formats.disk import properties as props
@@ -22,9 +23,6 @@ from wheelmq.formats.disk.origin import KIND_BLOCK, Origin, origin_stream, strea
 from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.java import java_int
 from wheelmq.formats.units import LogPosition, QueueOffset
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 
@@ -39,18 +37,18 @@ def is_in_block(offset: int) -> bool:
     return stream_kind(origin_stream(Origin(offset))) == KIND_BLOCK
 
 
-def view(broker: Broker, origin: Origin) -> bytes | None:
+def view(context: Context, origin: Origin) -> bytes | None:
     """Return the record of a message that was put into a block; None if the block or the message does not exist."""
-    record = broker.blocks.record_of(origin)
-    return None if record is None else _shown(broker, origin, record)
+    record = context.blocks.record_of(origin)
+    return None if record is None else _shown(context, origin, record)
 
 
-def _shown(broker: Broker, origin: Origin, record: Record) -> bytes:
+def _shown(context: Context, origin: Origin, record: Record) -> bytes:
     """Encode the record of a block as one of the message's own topic."""
     properties = record.message.properties
     topic, queue_id = properties.get(props.REAL_TOPIC, ""), java_int(properties.get(props.REAL_QID, "")) or 0
-    real_queue = broker.store.real_queue(properties)
-    end = broker.store.queues[real_queue].end if real_queue >= 0 else QueueOffset(0)
+    real_queue = context.store.real_queue(properties)
+    end = context.store.queues[real_queue].end if real_queue >= 0 else QueueOffset(0)
     return encode_record(
         msgspec.structs.replace(record.message, topic=topic, queue_id=queue_id),
         props.encode(properties),
@@ -68,14 +66,14 @@ class KeySearch:
     the blocks, off the loop. `finished` is called when that search ends, but not before the constructor returns.
     """
 
-    def __init__(self, broker: Broker, asked: KeyQuery, *, is_unique: bool, finished: Callable[[], None]) -> None:
-        self._broker = broker
+    def __init__(self, context: Context, asked: KeyQuery, *, is_unique: bool, finished: Callable[[], None]) -> None:
+        self._context = context
         self._asked = asked
         self._finished: Callable[[], None] = lambda: None
         self._looks = 0
-        self.is_over = is_unique or not asked.key or not broker.block_scheduler.waiting
+        self.is_over = is_unique or not asked.key or not context.block_scheduler.waiting
         hashed = key_hash(delete_key(asked.topic, asked.key))
-        self._origins = {origin for origin in broker.timer.pending.keys.find(hashed) if is_in_block(origin)}
+        self._origins = {origin for origin in context.timer.pending.keys.find(hashed) if is_in_block(origin)}
         if not self.is_over:
             self._begin_search(Origin(0))
         self._finished = finished
@@ -83,7 +81,7 @@ class KeySearch:
     def _begin_search(self, place: Origin) -> None:
         """Begin the next step. End the search after LOOKS_MAX steps, or if too many other searches run."""
         self._looks += 1
-        if self._looks > LOOKS_MAX or not self._broker.searches.begin(self._asked.key, place, self._take):
+        if self._looks > LOOKS_MAX or not self._context.searches.begin(self._asked.key, place, self._take):
             self._end()
 
     def _take(self, result: Any) -> None:
@@ -104,8 +102,8 @@ class KeySearch:
     def records(self, begin_ms: int, end_ms: int) -> Iterator[bytes]:
         """Yield the found records that were stored from `begin_ms` to `end_ms` and are pending, ordered by origin."""
         for origin in sorted(self._origins):
-            record = None if origin in self._broker.timer.pending.done else self._broker.blocks.record_of(origin)
+            record = None if origin in self._context.timer.pending.done else self._context.blocks.record_of(origin)
             if record is None or not begin_ms <= record.store_ms <= end_ms:
                 continue
             if self._asked.has(record.message.properties):
-                yield _shown(self._broker, origin, record)
+                yield _shown(self._context, origin, record)

@@ -9,15 +9,15 @@ after it.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.admission.unsupported_codes import REASONS
 from wheelmq.broker.answers import Answer, Deferred, Durable, DurableInBlock, Given, PeerError
 from wheelmq.broker.connection import Connection, peer_text
+from wheelmq.broker.context import Context
 from wheelmq.broker.request import Request
 from wheelmq.delay.timer.turns import LeaseHeld, Stale, TurnRejected
 from wheelmq.formats.wire import frame
@@ -29,12 +29,9 @@ from wheelmq.formats.wire.headers import HeaderError
 from wheelmq.store.store import DiskFull
 from wheelmq.system.rate_limited_log import RateLimitedLog
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Request, "Broker"], Answer]
+Handler = Callable[[Request, "Context"], Answer]
 
 HANDLERS: dict[int, Handler] = {}
 
@@ -58,38 +55,36 @@ def serves(*codes: RequestCode) -> Callable[[Handler], Handler]:
     return register
 
 
-def not_supported(request: Request, broker: Broker) -> Answer:
+def not_supported(request: Request, context: Context) -> Answer:
     """The default processor: answer that no handler serves the code."""
     code = request.command.code
-    broker.dispatch.counts["unsupported"] += 1
+    context.request_counts["unsupported"] += 1
     return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=_unsupported(code))
 
 
 class Dispatch:
     """Passes frames to handlers, and answers to connections."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._log = RateLimitedLog(log, broker.clock.monotonic)
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._log = RateLimitedLog(log, context.clock.monotonic)
         self.default_processor: Handler = not_supported
         """Serves the codes that no handler is registered for."""
-        self.counts: Counter[str] = Counter()
-        """Requests by outcome: `served`, `failed`, `unsupported` (served by the default processor), and those that
-        the overload guard rejected: `rejected`, `overloaded`, `timed_out`."""
+        self.counts = context.request_counts
 
     def take(self, connection: Connection, command: Command) -> None:
         if command.is_response:
-            self._broker.calls.answered(connection, command)
+            self._context.calls.answered(connection, command)
             return
         connection.last_request = command.code, command.opaque
-        rejection = self._broker.overload.rejection(connection, command.code)
+        rejection = self._context.overload.rejection(connection, command.code)
         if rejection is not None:
             self.counts[rejection.kind] += 1
             if not command.is_oneway:
                 self.answer(connection, command.opaque, Command(code=ResponseCode.SYSTEM_BUSY, remark=rejection.remark))
             return
         request = Request(command, connection)
-        answer = self._serve_with_hooks(request) if self._broker.hooks.rpc else self._serve(request)
+        answer = self._serve_with_hooks(request) if self._context.hooks.rpc else self._serve(request)
         if not command.is_oneway:
             self._deliver(connection, command.code, command.opaque, answer)
 
@@ -100,10 +95,10 @@ class Dispatch:
         elif isinstance(given, Durable):
             encoded = encode_answer(opaque, given.reply)
             late = None if given.late is None else encode_answer(opaque, given.late)
-            self._broker.flush.answer_when_durable(given.position, connection, encoded, late)
+            self._context.flush.answer_when_durable(given.position, connection, encoded, late)
         elif isinstance(given, DurableInBlock):
             encoded = encode_answer(opaque, given.reply)
-            self._broker.flush.answer_when_blocks_are_durable(given.put_count, connection, encoded)
+            self._context.flush.answer_when_blocks_are_durable(given.put_count, connection, encoded)
         elif isinstance(given, Exception):
             self.answer(connection, opaque, self._answer_to(connection, code, given))
         elif given is not None:
@@ -117,7 +112,7 @@ class Dispatch:
         handler = HANDLERS.get(request.command.code, self.default_processor)
         given: Given
         try:
-            given = handler(request, self._broker)
+            given = handler(request, self._context)
         except Exception as error:
             given = error
         return self._finish(request, given)
@@ -137,7 +132,7 @@ class Dispatch:
 
         An exception of a hook becomes the answer that the other hooks get.
         """
-        connection, command, hooks = request.connection, request.command, self._broker.hooks.rpc
+        connection, command, hooks = request.connection, request.command, self._context.hooks.rpc
         address = peer_text(connection)
 
         def after(answer: Command | None) -> Command | None:
@@ -182,7 +177,7 @@ class Dispatch:
             case HeaderError() | BodyError():
                 return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
             case DiskFull():
-                self._broker.health.reject_sends(f"the disk is full: {error.strerror}")
+                self._context.health.reject_sends(f"the disk is full: {error.strerror}")
                 remark = "service not available now: the disk is full"
                 return Command(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
         name = type(error).__name__
@@ -192,7 +187,7 @@ class Dispatch:
 
     def _answer_of_put(self, connection: Connection, asked: Command | int, failed: PutFailed) -> Command:
         try:
-            return self._broker.failed_puts.answer(failed)
+            return self._context.failed_puts.answer(failed)
         except OSError as error:
             return self._answer_to(connection, asked, error)
 

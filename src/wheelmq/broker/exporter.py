@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from wheelmq.broker.context import Context
 from wheelmq.broker.metric_families import Families
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 ANSWER_S: Final = 10.0
 """Seconds that a fetch waits for the loop."""
@@ -25,8 +23,8 @@ class Exporter(Collector):
     Raises OSError when the port is taken.
     """
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
-        self._families = Families(broker)
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
+        self._families = Families(context)
         self._loop = loop
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)

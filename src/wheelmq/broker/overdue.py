@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
+from wheelmq.broker.context import Context
 
 LATE_MS: Final = 1000
 """Lateness from which overdue messages are a problem."""
@@ -18,16 +17,16 @@ class Overdue(NamedTuple):
     late_ms: int
 
 
-def overdue(broker: Broker) -> Overdue:
+def overdue(context: Context) -> Overdue:
     """Count overdue messages. Reads tables in memory and the wheel, no record.
 
     A slot counts when all of its due times have passed, less its cancels.
     """
-    timer, now_ms = broker.timer, broker.clock.now_ms()
-    fires_ms = [now_ms, timer.pending.armed.earliest_ms(), broker.releaser.earliest_in_hand_ms()]
+    timer, now_ms = context.timer, context.clock.now_ms()
+    fires_ms = [now_ms, timer.pending.armed.earliest_ms(), context.releaser.earliest_in_hand_ms()]
     if timer.pending.notes.count:
         fires_ms.append(timer.pending.notes.next_fire_ms)
-    count, precision_ms = broker.releaser.in_hand(), timer.settings.precision_ms
+    count, precision_ms = context.releaser.in_hand(), timer.settings.precision_ms
     covered_ms, through_ms = timer.scans.covered_through_ms, timer.wheel.floor_slot(now_ms) - precision_ms
     filled_ms = timer.wheel.first_filled(covered_ms, through_ms)
     if filled_ms is not None:
@@ -41,17 +40,17 @@ def overdue(broker: Broker) -> Overdue:
     return Overdue(count, now_ms - min(fire_ms for fire_ms in fires_ms if fire_ms is not None))
 
 
-def pipeline_problem(broker: Broker) -> str:
+def pipeline_problem(context: Context) -> str:
     """Return why the operator must look at the pipeline, or an empty text.
 
     The dashboard and `wheelmq doctor` show it.
     """
-    found = overdue(broker)
+    found = overdue(context)
     problems = []
-    if broker.pipeline.fallback.is_active:
+    if context.pipeline.fallback.is_active:
         problems.append("the pipeline makes no turn: the broker arms and indexes messages itself")
-    if broker.timer.scans.skipped:
-        problems.append(f"{len(broker.timer.scans.skipped):,} slots cannot be read, and the broker retries them")
+    if context.timer.scans.skipped:
+        problems.append(f"{len(context.timer.scans.skipped):,} slots cannot be read, and the broker retries them")
     if found.late_ms >= LATE_MS:
         problems.append(f"{found.messages:,} messages are overdue, the first for {found.late_ms / 1000:.1f} s")
     return "; ".join(problems)

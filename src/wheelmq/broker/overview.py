@@ -7,48 +7,46 @@ record is read.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from wheelmq.broker.context import Context
 from wheelmq.broker.metric_families import LATENESS_MS, waiting_by_place
 from wheelmq.broker.overdue import overdue
 from wheelmq.broker.statistics import GROUP_GET_NUMS, TOPIC_PUT_NUMS
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 MINUTE_MS: Final = 60_000
 MINUTES: Final = 60
 TOPICS_MAX: Final = 200
 
 
-def overview(broker: Broker, topics_max: int) -> dict[str, Any]:
+def overview(context: Context, topics_max: int) -> dict[str, Any]:
     """Return figures since the start of the broker, with the busiest `topics_max` topics.
 
     Times are in milliseconds since 1970.
     """
-    releaser, turns, late = broker.releaser, broker.pipeline.figures, overdue(broker)
+    releaser, turns, late = context.releaser, context.pipeline.figures, overdue(context)
     lateness = releaser.lateness_ms
     return {
-        "waiting": waiting_by_place(broker),
-        "wheel_by_minute": wheel_by_minute(broker),
+        "waiting": waiting_by_place(context),
+        "wheel_by_minute": wheel_by_minute(context),
         "due_and_not_released": late.messages,
         "overdue_ms": late.late_ms,
         "lateness_ms": {**lateness.summary(), "up_to": [[bound, lateness.count_to(bound)] for bound in LATENESS_MS]},
         "turns": {"rows": dict(turns.rows), "seconds": turns.seconds.summary()},
-        "oldest_unindexed_ms": broker.pipeline.pace.oldest_unindexed_ms(broker.clock.monotonic_ms()),
-        **topic_figures(broker, min(topics_max, TOPICS_MAX)),
+        "oldest_unindexed_ms": context.pipeline.pace.oldest_unindexed_ms(context.clock.monotonic_ms()),
+        **topic_figures(context, min(topics_max, TOPICS_MAX)),
     }
 
 
-def wheel_by_minute(broker: Broker) -> list[list[int]]:
+def wheel_by_minute(context: Context) -> list[list[int]]:
     """Return the messages in the wheel by the minute of their slot, from the present minute on.
 
     Each entry has the start of the minute and the number of messages.
     """
-    wheel = broker.timer.wheel
-    now_ms = broker.clock.now_ms()
+    wheel = context.timer.wheel
+    now_ms = context.clock.now_ms()
     first_ms = now_ms // MINUTE_MS * MINUTE_MS
     slots = (first_ms + MINUTES * MINUTE_MS - now_ms) // wheel.precision_ms
     times_ms = (now_ms // wheel.precision_ms + np.arange(slots)) * wheel.precision_ms
@@ -57,18 +55,18 @@ def wheel_by_minute(broker: Broker) -> list[list[int]]:
     return [[first_ms + i * MINUTE_MS, int(count)] for i, count in enumerate(counts[:MINUTES])]
 
 
-def topic_figures(broker: Broker, topics_max: int) -> dict[str, Any]:
+def topic_figures(context: Context, topics_max: int) -> dict[str, Any]:
     """Return the users' topics: all messages that they ever got, and the rates of the last minute.
 
     The samples of the rates are 10 s apart.
     """
-    puts = broker.stats.rates(TOPIC_PUT_NUMS)
+    puts = context.stats.rates(TOPIC_PUT_NUMS)
     gets: dict[str, float] = {}
-    for key, per_second in broker.stats.rates(GROUP_GET_NUMS).items():
+    for key, per_second in context.stats.rates(GROUP_GET_NUMS).items():
         topic = key.partition("@")[0]
         gets[topic] = gets.get(topic, 0.0) + per_second
-    stored = broker.store.queues.by_topic(broker.store.queues.next_offset)
-    names = [name for name in broker.topics.all() if not broker.topics.is_system(name)]
+    stored = context.store.queues.by_topic(context.store.queues.next_offset)
+    names = [name for name in context.topics.all() if not context.topics.is_system(name)]
     chosen = heapq.nsmallest(topics_max, names, key=lambda name: (-puts.get(name, 0.0) - gets.get(name, 0.0), name))
     rows = [
         {

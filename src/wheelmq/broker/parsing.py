@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wheelmq.broker.answers import Answer, run_on_worker
+from wheelmq.broker.context import Context
 from wheelmq.broker.request import Request
 from wheelmq.filter.expression import ExpressionError
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 AT_ONCE_CHARS: Final = 256
 """A shorter expression is parsed on the loop, in 2 ms at most."""
 
 
-def when_parsed(request: Request, broker: Broker, texts: Iterable[str], serve: Callable[[], Answer]) -> Answer:
+def when_parsed(request: Request, context: Context, texts: Iterable[str], serve: Callable[[], Answer]) -> Answer:
     """Serve a request, once the long expressions among `texts` are parsed.
 
     A request whose connection is closed by then is not served: its client must not become a member, or wait.
     """
     wanted = {text for text in texts if len(text) > AT_ONCE_CHARS}
-    if not wanted or not broker.settings.consumers.filter_by_properties:
+    if not wanted or not context.settings.consumers.filter_by_properties:
         return serve()
     from wheelmq.filter.grammar import is_parsed, parse
 
@@ -39,4 +37,4 @@ def when_parsed(request: Request, broker: Broker, texts: Iterable[str], serve: C
     def serve_if_open(result: object) -> Answer:
         return serve() if request.connection.is_open else None
 
-    return run_on_worker(broker.workers.reading, work, serve_if_open)
+    return run_on_worker(context.workers.reading, work, serve_if_open)

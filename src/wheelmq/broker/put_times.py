@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
+from typing import Final
 
-from wheelmq.broker.admission.put_status import PutFailed, PutStatus
-from wheelmq.broker.answers import PeerError
-from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import Message
 from wheelmq.observe.histogram import Histogram
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 
 SLOW_S: Final = 0.5
 """Apache RocketMQ logs each put that takes longer."""
-
-M = TypeVar("M", Message, list[Message])
-R = TypeVar("R")
-P = ParamSpec("P")
 
 
 class PutTimes:
@@ -78,35 +65,3 @@ class PutTimes:
     def note_read(self, elapsed_s: float) -> None:
         """Note the time that a read of a queue took."""
         self.longest_read_s = max(self.longest_read_s, elapsed_s)
-
-
-def timed(put: Callable[Concatenate[Broker, M, P], R]) -> Callable[Concatenate[Broker, M, P], R]:
-    """Return `put`, which then counts its time in the broker's PutTimes."""
-
-    @functools.wraps(put)
-    def measured(broker: Broker, message: M, /, *rest: P.args, **named: P.kwargs) -> R:
-        times, monotonic = broker.stats.put_times, broker.clock.monotonic
-        messages = message if isinstance(message, list) else [message]
-        body_bytes = sum(len(one.body) for one in messages)
-        result = "UNKNOWN_ERROR"
-        times.begin()
-        begin_s = monotonic()
-        try:
-            stored = put(broker, message, *rest, **named)
-            result = "PUT_OK"
-            return stored
-        except PutFailed as failed:
-            result = failed.status
-            if failed.status == PutStatus.UNKNOWN_ERROR:
-                first = messages[0]
-                text = "the failed put: topic=%s queueId=%d messages=%d bodyLength=%d"
-                topic = first.properties.get(props.REAL_TOPIC, first.topic)
-                log.error(text, topic, first.queue_id, len(messages), body_bytes)
-            raise
-        except PeerError as rejection:
-            result = rejection.remark
-            raise
-        finally:
-            times.note_put(monotonic() - begin_s, body_bytes, result)
-
-    return measured

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wheelmq.broker.admission.error_text import rejection_text
 from wheelmq.broker.answers import Answer, Deferred, PeerError
+from wheelmq.broker.context import Context
 from wheelmq.broker.new_queues import QueueUnopened
 from wheelmq.broker.request import Request
 from wheelmq.broker.state.table_file import WAITERS_MAX, TableFile
 from wheelmq.broker.state.topics import TopicUnsaved
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.system.disk import DiskFull
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 WAITING_BYTES_MAX: Final = 64 << 20
 """Memory of all sends that wait for their new topic or queue: bodies, properties and headers."""
@@ -41,7 +39,7 @@ def when_saved(table: TableFile, change: Callable[[], object], answer: Callable[
     return waiting
 
 
-def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answer]) -> Answer:
+def when_topic_saved(request: Request, context: Context, serve: Callable[[], Answer]) -> Answer:
     """Serve a request that stores messages, now or once its topic is on disk and its queue has its turn.
 
     `serve` raises TopicUnsaved or QueueUnopened before it has stored anything, and is called again later. The request
@@ -50,36 +48,36 @@ def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answe
     try:
         return serve()
     except TopicUnsaved:
-        wait = broker.topics.file.when_saved
+        wait = context.topics.file.when_saved
     except QueueUnopened as unopened:
         queue = unopened.queue
 
         def wait(done: Callable[[OSError | None], None]) -> None:
-            broker.new_queues.wait(queue, lambda: done(None))
+            context.new_queues.wait(queue, lambda: done(None))
 
-    table, size = broker.topics.file, _memory_bytes(request)
+    table, size = context.topics.file, _memory_bytes(request)
     _check_room(table)
-    if broker.topics.waiting_bytes + size > WAITING_BYTES_MAX or len(broker.new_queues) >= WAITERS_MAX:
+    if context.topics.waiting_bytes + size > WAITING_BYTES_MAX or len(context.new_queues) >= WAITERS_MAX:
         remark = (
-            f"{broker.topics.waiting_bytes} bytes of sends wait until {table.path.name} has their new topics: send "
+            f"{context.topics.waiting_bytes} bytes of sends wait until {table.path.name} has their new topics: send "
             "again"
         )
         raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
     if request.waits_since_ms is None:
-        request.waits_since_ms = broker.clock.now_ms()
+        request.waits_since_ms = context.clock.now_ms()
     request.command.body = bytes(request.command.body)  # the buffer of the connection is reused
-    broker.topics.waiting_bytes += size
+    context.topics.waiting_bytes += size
 
     def waited(error: OSError | None) -> Answer:
-        broker.topics.waiting_bytes -= size
-        return when_topic_saved(request, broker, serve) if error is None else _fail(table, error)
+        context.topics.waiting_bytes -= size
+        return when_topic_saved(request, context, serve) if error is None else _fail(table, error)
 
     answer = Deferred()
     wait(answer.callback(waited))
     return answer
 
 
-def check_place(broker: Broker, topic: str, queue_id: int, *, opens_queue: bool = True) -> None:
+def check_place(context: Context, topic: str, queue_id: int, *, opens_queue: bool = True) -> None:
     """Check that a message can be stored in a queue now.
 
     `opens_queue` is False for a half message: its queue gets no message before the commit.
@@ -87,11 +85,11 @@ def check_place(broker: Broker, topic: str, queue_id: int, *, opens_queue: bool 
     Raises TopicUnsaved or QueueUnopened if it must wait, PutFailed if it would wait in vain.
     """
     try:
-        broker.topics.check_saved(topic)
+        context.topics.check_saved(topic)
         if opens_queue:
-            broker.new_queues.check(topic, queue_id)
+            context.new_queues.check(topic, queue_id)
     except (TopicUnsaved, QueueUnopened):
-        broker.admission.check_put()
+        context.admission.check_put()
         raise
 
 

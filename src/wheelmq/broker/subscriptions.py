@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wheelmq.broker.answers import PeerError
 from wheelmq.broker.arrivals import Matches
+from wheelmq.broker.context import Context
 from wheelmq.broker.state.consumer_filters import ConsumerFilters, compiled
 from wheelmq.filter.expression import Condition, ExpressionError, Properties
 from wheelmq.filter.values import EvaluationError
@@ -22,9 +23,6 @@ from wheelmq.formats.names import RETRY_PREFIX
 from wheelmq.formats.wire.bodies import GroupConfig, Subscription
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.headers import PULL_SUBSCRIPTION, PullHeader
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 
@@ -61,24 +59,24 @@ class MessageFilter(NamedTuple):
 EVERYTHING = MessageFilter()
 
 
-def filter_of(header: PullHeader, broker: Broker, group: GroupConfig) -> MessageFilter:
+def filter_of(header: PullHeader, context: Context, group: GroupConfig) -> MessageFilter:
     """Return the filter of a pull. Raises PeerError."""
     brought = header.sys_flag & PULL_SUBSCRIPTION
-    subscription = _brought(header) if brought else _subscription_of(header, broker, group)
+    subscription = _brought(header) if brought else _subscription_of(header, context, group)
     if subscription.is_by_tags:
         return _by_tags(subscription)
-    check_is_supported(subscription, broker)
-    condition = _compiled(subscription) if brought else _registered(header, broker)
+    check_is_supported(subscription, context)
+    condition = _compiled(subscription) if brought else _registered(header, context)
     if subscription.class_filter_mode:
         return EVERYTHING
-    if broker.settings.consumers.filter_retries and header.topic.startswith(RETRY_PREFIX):
-        return MessageFilter(matches=_OfOriginalTopic(broker.consumer_filters, header.topic))
+    if context.settings.consumers.filter_retries and header.topic.startswith(RETRY_PREFIX):
+        return MessageFilter(matches=_OfOriginalTopic(context.consumer_filters, header.topic))
     return MessageFilter(matches=_Guarded(condition))
 
 
-def check_is_supported(subscription: Subscription, broker: Broker) -> None:
+def check_is_supported(subscription: Subscription, context: Context) -> None:
     """Raise PeerError for a filter by properties while such filters are off."""
-    if not broker.settings.consumers.filter_by_properties:
+    if not context.settings.consumers.filter_by_properties:
         remark = (
             f"The broker does not support consumer to filter message by {subscription.expression_type}: such filters "
             "are off by default, as with Apache RocketMQ; start the broker with enablePropertyFilter=true"
@@ -105,15 +103,15 @@ def _brought(header: PullHeader) -> Subscription:
     return subscription
 
 
-def _subscription_of(header: PullHeader, broker: Broker, group: GroupConfig) -> Subscription:
+def _subscription_of(header: PullHeader, context: Context, group: GroupConfig) -> Subscription:
     """Return the subscription in the last heartbeats of the group."""
-    members = broker.clients.consumers.get(header.consumer_group)
+    members = context.clients.consumers.get(header.consumer_group)
     if members is None:
         raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
     if members.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
         remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
         raise forbidden(Forbidden.BROADCASTING, remark)
-    if broker.groups.is_forbidden(header.consumer_group, header.topic):
+    if context.groups.is_forbidden(header.consumer_group, header.topic):
         remark = f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]"
         raise forbidden(Forbidden.SUBSCRIPTION, remark)
     known = members.subscriptions.get(header.topic)
@@ -124,9 +122,9 @@ def _subscription_of(header: PullHeader, broker: Broker, group: GroupConfig) -> 
     return known
 
 
-def _registered(header: PullHeader, broker: Broker) -> Condition:
+def _registered(header: PullHeader, context: Context) -> Condition:
     """Return the expression that a heartbeat registered."""
-    found = broker.consumer_filters.find(header.topic, header.consumer_group)
+    found = context.consumer_filters.find(header.topic, header.consumer_group)
     if found is None:
         remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
         raise PeerError(ResponseCode.FILTER_DATA_NOT_EXIST, remark)

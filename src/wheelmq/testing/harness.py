@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from wheelmq.broker import handlers as _handlers  # the import registers every handler
-from wheelmq.broker.broker import Broker
+from wheelmq.broker.broker import Broker, open_broker
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.config.setting import nested, tables_of
 from wheelmq.formats.disk import properties as props
@@ -164,7 +164,7 @@ class BrokerHarness:
         tables = nested(tables_of(BrokerSettings), {"store_path": self._folder, **self._settings})
         chosen = msgspec.convert(tables, BrokerSettings, strict=False)
         try:
-            self._broker = Broker(
+            self._broker = open_broker(
                 chosen,
                 disk=self.disk,
                 clock=self.clock,
@@ -174,8 +174,8 @@ class BrokerHarness:
         except BaseException:
             self.disk.release_locks()
             raise
-        if self._broker.index is not None:
-            self._broker.index.gather_s = 0.0  # a test may query a message in the millisecond of its send
+        if self._broker.context.index is not None:
+            self._broker.context.index.gather_s = 0.0  # a test may query a message in the millisecond of its send
         self.tick()  # a server ticks once it listens
 
     def stop(self) -> None:
@@ -302,7 +302,7 @@ class BrokerHarness:
 
     def _raise_failed(self) -> None:
         """Raise the error of a step that just failed, unless the test allows failed steps."""
-        steps = self.broker.steps
+        steps = self.broker.context.steps
         error, steps.last_error = steps.last_error, None
         if error is not None and not self.allows_failed_steps:
             raise error
@@ -400,7 +400,7 @@ class BrokerHarness:
             "k": False,
             "l": 16,
             "m": False,
-            "n": self.broker.settings.broker.name,
+            "n": self.broker.context.settings.broker.name,
         }
         fields.update(letters)
         return Command(code=RequestCode.SEND_MESSAGE_V2, ext=headers.texts(**fields), body=body)

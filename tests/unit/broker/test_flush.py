@@ -90,9 +90,9 @@ class TestSync:
         harness.run_jobs()
         harness.submit(harness.send_command("T", properties={props.WAIT: "false"}))
         harness.tick()
-        harness.broker.flush.tick(harness.broker.clock.monotonic_ms() + 500, is_burst=True)
+        harness.broker.context.flush.tick(harness.broker.context.clock.monotonic_ms() + 500, is_burst=True)
         harness.run_jobs()
-        assert harness.broker.store.log.synced == harness.broker.store.log.end
+        assert harness.broker.context.store.log.synced == harness.broker.context.store.log.end
 
     def test_pulls_do_not_wait_for_the_disk(self, harness: BrokerHarness) -> None:
         harness.submit(harness.send_command("T", b"x"))
@@ -152,7 +152,7 @@ class TestFailure:
         worker.fail_next(self.ERROR)
         worker.run()
         harness.tick()
-        assert harness.broker.health.failure is self.ERROR
+        assert harness.broker.context.health.failure is self.ERROR
         assert asked.answer is None or asked.answer.code != 0
         assert harness.send("T", properties={props.WAIT: "false"}).code == ResponseCode.SERVICE_NOT_AVAILABLE
         harness.advance(500)
@@ -180,7 +180,7 @@ class TestFailure:
         harness.disk.syncs.clear()
         harness.run_jobs()
         assert not harness.disk.syncs
-        assert harness.broker.flush.next_ms() is None
+        assert harness.broker.context.flush.next_ms() is None
         assert harness.broker.next_tick_ms() > 0
 
     def test_a_flush_that_succeeds_after_a_failure_acknowledges_no_send(
@@ -188,23 +188,23 @@ class TestFailure:
     ) -> None:
         asked = harness.submit(harness.send_command("T"))
         harness.tick()
-        synced = harness.broker.store.log.synced
-        harness.broker.health.fail(self.ERROR)
+        synced = harness.broker.context.store.log.synced
+        harness.broker.context.health.fail(self.ERROR)
         worker.run()
         harness.tick()
         assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
-        assert harness.broker.store.log.synced == synced
+        assert harness.broker.context.store.log.synced == synced
 
     def test_no_message_is_released_after_a_failed_flush(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         harness.submit(harness.send_command("T", delay_ms=2000))
         harness.tick()
         worker.fail_next(self.ERROR)
         worker.run(1)
-        end = harness.broker.store.log.end
+        end = harness.broker.context.store.log.end
         harness.clock.advance(3000)
         harness.tick()
         harness.tick()
-        assert harness.broker.store.log.end == end
+        assert harness.broker.context.store.log.end == end
 
     def test_a_failed_write_of_the_mark_fails_the_broker(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         model = PipelineModel(harness)
@@ -212,7 +212,7 @@ class TestFailure:
         model.work()
         worker.fail_next(self.ERROR)
         worker.run()
-        assert harness.broker.health.failure is self.ERROR
+        assert harness.broker.context.health.failure is self.ERROR
 
     def test_no_turn_is_committed_after_a_failure(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
@@ -223,20 +223,20 @@ class TestFailure:
         plan = model.plan()
         assert plan is not None
         winners = [model.hand_over(plan, task) for task in model.read(plan)]
-        harness.broker.health.fail(self.ERROR)
+        harness.broker.context.health.fail(self.ERROR)
         for step in (lambda: model.commit(plan, winners), model.plan, model.open):
             with pytest.raises(Refused, match="STALE: the broker is stopping"):
                 step()
-        assert harness.broker.timer.turns.turn == plan.turn - 1
+        assert harness.broker.context.timer.turns.turn == plan.turn - 1
 
     def test_a_failed_save_of_offsets_does_not_fail_the_broker(
         self, harness: BrokerHarness, worker: HeldWorker
     ) -> None:
-        harness.broker.consumer_offsets.commit("g", "T", 0, 5)
+        harness.broker.context.consumer_offsets.commit("g", "T", 0, 5)
         harness.advance(6000)
         worker.fail_next(self.ERROR)
         worker.run()
-        assert harness.broker.health.failure is None
+        assert harness.broker.context.health.failure is None
 
 
 class TestAsync:
@@ -254,11 +254,11 @@ class TestAsync:
         harness.send("T")
         harness.advance(500)
         harness.run_jobs()
-        assert harness.broker.store.log.synced == harness.broker.store.log.end
+        assert harness.broker.context.store.log.synced == harness.broker.context.store.log.end
 
     def test_few_pages_are_flushed_after_the_thorough_interval(self, harness: BrokerHarness) -> None:
         harness.restart(flush_commit_log_least_pages=4, flush_commit_log_thorough_interval=3000)
-        log = harness.broker.store.log
+        log = harness.broker.context.store.log
         harness.send("T", bytes(20_000))
         harness.advance(600)
         harness.run_jobs()
@@ -273,13 +273,13 @@ class TestAsync:
         assert log.synced == log.end
 
     def test_a_flush_during_a_burst_waits_for_several_intervals(self, harness: BrokerHarness) -> None:
-        flush, log = harness.broker.flush, harness.broker.store.log
+        flush, log = harness.broker.context.flush, harness.broker.context.store.log
         harness.advance(1000)
         harness.send("T")
         harness.run_jobs()
         assert log.synced == log.end, "the last flush was long ago"
         harness.send("T")
-        now_ms = harness.broker.clock.monotonic_ms()
+        now_ms = harness.broker.context.clock.monotonic_ms()
         flush.tick(now_ms + 500 * BURST_INTERVALS - 1, is_burst=True)
         harness.run_jobs()
         assert log.synced < log.end
@@ -289,11 +289,11 @@ class TestAsync:
 
     def test_a_burst_does_not_prolong_a_long_interval(self, harness: BrokerHarness) -> None:
         harness.restart(flush_interval_ms=BURST_MS_MAX)
-        flush, log = harness.broker.flush, harness.broker.store.log
+        flush, log = harness.broker.context.flush, harness.broker.context.store.log
         harness.send("T")
         harness.run_jobs()
         harness.send("T")
-        flush.tick(harness.broker.clock.monotonic_ms() + BURST_MS_MAX, is_burst=True)
+        flush.tick(harness.broker.context.clock.monotonic_ms() + BURST_MS_MAX, is_burst=True)
         harness.run_jobs()
         assert log.synced == log.end
 
@@ -304,14 +304,14 @@ class TestAsync:
         harness.send("T")
         harness.run_jobs()
         harness.send("T", bytes(10_000))
-        harness.broker.flush.tick(harness.broker.clock.monotonic_ms() + 500, is_burst=True)
+        harness.broker.context.flush.tick(harness.broker.context.clock.monotonic_ms() + 500, is_burst=True)
         harness.run_jobs()
-        assert harness.broker.store.log.synced == harness.broker.store.log.end
+        assert harness.broker.context.store.log.synced == harness.broker.context.store.log.end
 
     def test_pages_after_the_end_of_the_log_are_not_flushed(self, harness: BrokerHarness) -> None:
         """The broker has touched these pages to avoid page faults. A flush would bring the faults back."""
         harness.send("T")
-        log = harness.broker.store.log
+        log = harness.broker.context.store.log
         file = log.files.file_at(0)
         ahead = 64 * PAGE_BYTES
         file.array[ahead] = 1

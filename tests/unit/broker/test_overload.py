@@ -42,7 +42,7 @@ def code_and_remark(answer: Command | None) -> tuple[int, str | None]:
 
 def hang(harness: BrokerHarness, ms: int) -> None:
     """Begin a round whose first request takes `ms` milliseconds."""
-    harness.broker.ticks.begin()
+    harness.broker.context.ticks.begin()
     harness.clock.advance(ms)
 
 
@@ -230,4 +230,4 @@ def test_the_beginning_of_a_frame_starts_no_round(harness: BrokerHarness) -> Non
     asked = harness.submit(harness.send_command("T"))
     harness.end_round()
     assert code_and_remark(asked.answer)[0] == ResponseCode.SUCCESS
-    assert harness.broker.ticks.wall.greatest < 1
+    assert harness.broker.context.ticks.wall.greatest < 1

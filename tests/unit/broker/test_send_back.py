@@ -51,7 +51,7 @@ def test_the_consumer_chooses_the_delay_level(
 ) -> None:
     send_back(harness, record, level)
     ((origin, parked),) = invariants.read_log(harness.broker).in_levels.items()
-    assert harness.broker.timer.pending.levels.due_of(origin) == harness.now_ms + delay_ms
+    assert harness.broker.context.timer.pending.levels.due_of(origin) == harness.now_ms + delay_ms
     assert parked.message.properties[props.DELAY] == str(min(level, 18))
 
 
@@ -104,12 +104,12 @@ def test_a_released_message_sent_back_loses_its_first_delay(harness: BrokerHarne
 
 
 def test_a_message_of_a_group_without_retry_queues_is_dropped(harness: BrokerHarness, record: Record) -> None:
-    group = harness.broker.groups.get("g")
+    group = harness.broker.context.groups.get("g")
     assert group is not None
     group.retry_queue_nums = 0
-    end = harness.broker.store.log.end
+    end = harness.broker.context.store.log.end
     assert send_back(harness, record).code == 0
-    assert harness.broker.store.log.end == end
+    assert harness.broker.context.store.log.end == end
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 50, 1 << 20, 1 << 40])
@@ -125,7 +125,7 @@ def test_an_unknown_group_is_rejected(harness: BrokerHarness, record: Record) ->
 
 
 def test_a_retry_topic_without_write_permission_is_rejected(harness: BrokerHarness, record: Record) -> None:
-    harness.broker.topics.create_for_group("%RETRY%g", 1).perm = 4
+    harness.broker.context.topics.create_for_group("%RETRY%g", 1).perm = 4
     assert send_back(harness, record).code == ResponseCode.NO_PERMISSION
 
 

@@ -115,21 +115,21 @@ class TestBroker:
         assert view(harness, TOPIC_PUT_NUMS, "T") is None
         for _ in range(6):
             harness.send("T", b"x" * 100)
-        size = harness.broker.store.log.end
+        size = harness.broker.context.store.log.end
         harness.advance(SAMPLE_MS)
         numbers, sizes = view(harness, TOPIC_PUT_NUMS, "T"), view(harness, TOPIC_PUT_SIZE, "T")
         assert numbers is not None and sizes is not None
         assert numbers["statsMinute"] == {"sum": 6, "tps": 0.6, "avgpt": 1.0}
         assert sizes["statsMinute"]["sum"] == size
         assert numbers["statsDay"]["sum"] == numbers["statsHour"]["sum"] == 6
-        assert harness.broker.stats.put_tps("T") == 0.6
+        assert harness.broker.context.stats.put_tps("T") == 0.6
 
     def test_messages_from_before_the_start_are_not_counted(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.restart()
         harness.advance(SAMPLE_MS)
         assert view(harness, TOPIC_PUT_NUMS, "T") is None
-        assert harness.broker.stats.put_total() == 0
+        assert harness.broker.context.stats.put_total() == 0
 
     def test_gets_are_counted_by_group(self, harness: BrokerHarness) -> None:
         for _ in range(3):
@@ -143,7 +143,7 @@ class TestBroker:
         assert numbers is not None and sizes is not None
         assert (numbers["statsMinute"]["sum"], numbers["statsMinute"]["avgpt"]) == (3, 1.5)
         assert sizes["statsMinute"]["sum"] == sum(len(pulled.answer.body) for pulled in pulls)
-        assert (harness.broker.stats.found, harness.broker.stats.missed > 0) == (2, True)
+        assert (harness.broker.context.stats.found, harness.broker.context.stats.missed > 0) == (2, True)
 
     def test_a_group_has_figures_before_the_first_sample(self, harness: BrokerHarness) -> None:
         harness.send("T")
@@ -183,7 +183,7 @@ class TestBroker:
         info = runtime_info(harness.broker)
         assert (info["msgPutTotalTodayNow"], info["msgGetTotalTodayNow"]) == (1, 1)
         assert info["putMessageTimesTotal"] == 2
-        assert info["putMessageSizeTotal"] == harness.broker.store.log.end
+        assert info["putMessageSizeTotal"] == harness.broker.context.store.log.end
 
     def test_the_totals_of_the_last_mornings_are_kept(self, harness: BrokerHarness) -> None:
         harness.send("T")
@@ -200,7 +200,7 @@ class TestBroker:
         harness.pull("T")
         for _ in range(27):
             harness.clock.advance(HOUR_MS)
-            harness.broker.stats.sample()
+            harness.broker.context.stats.sample()
         assert view(harness, TOPIC_PUT_NUMS, "T") is None
         info = runtime_info(harness.broker)
         assert info["msgPutTotalTodayNow"] == info["msgPutTotalTodayMorning"] == 1

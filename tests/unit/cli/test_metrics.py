@@ -68,12 +68,12 @@ def test_metrics_count_turns_and_armed_messages(harness: BrokerHarness) -> None:
 def test_metrics_contain_the_counts_of_the_shell(harness: BrokerHarness) -> None:
     assert metrics(harness)["shell"] == {}  # the harness has no sockets
     counts = {"connections": 2, "bad_frames": 3, "slow_frames": 4, "failed_ticks": 5}
-    harness.broker.shell_figures = lambda: counts
+    harness.broker.context.shell_figures = lambda: counts
     assert metrics(harness)["shell"] == counts
 
 
 def test_metrics_contain_the_reason_for_rejected_sends(harness: BrokerHarness) -> None:
-    harness.broker.health.reject_sends("the disk is full")
+    harness.broker.context.health.reject_sends("the disk is full")
     found = metrics(harness)
     assert (found["takes_sends"], found["refusal"]) == (False, "the disk is full")
 

@@ -139,7 +139,7 @@ def test_a_broker_that_is_away_for_a_moment_stops_no_query(driver: Driver) -> No
         driver.wire.is_away = True
         assert driver.stopped_after(QUIET_S - 2 * RENEW_S) is None
         driver.wire.is_away = False
-        driver._harness.broker.pipeline.lease.note_progress()
+        driver._harness.broker.context.pipeline.lease.note_progress()
         assert driver.stopped_after(RENEW_S) is None
 
 

@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.connection import peer_text
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire.codes import RequestCode
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 
 
 @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
-def clean_queues(request: Request, broker: Broker) -> Answer:
+def clean_queues(request: Request, context: Context) -> Answer:
     """Delete the queue and index files of records that the log no longer has."""
     log.info("%s cleans queues", peer_text(request.connection))
-    broker.expiry.drop_before(broker.store.log.start)
+    context.expiry.drop_before(context.store.log.start)
     return reply()
 
 
 @serves(RequestCode.CLEAN_UNUSED_TOPIC)
-def clean_topics(request: Request, broker: Broker) -> Answer:
+def clean_topics(request: Request, context: Context) -> Answer:
     """Delete the offsets of groups in deleted topics of which no message is left.
 
     A deleted topic may still get messages, such as parked ones. They are deleted with the files of the log. The offsets
     stay until then, so that no message is delivered again if the topic is created again.
     """
-    left = {topic for (topic, _), queue in broker.store.queues.items() if queue.start < queue.end}
-    count = broker.consumer_offsets.remove(lambda group, topic: topic not in broker.topics and topic not in left)
+    left = {topic for (topic, _), queue in context.store.queues.items() if queue.start < queue.end}
+    count = context.consumer_offsets.remove(lambda group, topic: topic not in context.topics and topic not in left)
     log.info("%s cleans topics: %d offsets of groups deleted", peer_text(request.connection), count)
     return reply()
 
 
 @serves(RequestCode.DELETE_EXPIRED_COMMITLOG)
-def delete_log(request: Request, broker: Broker) -> Answer:
+def delete_log(request: Request, context: Context) -> Answer:
     """Delete the log files that are older than the reserved time, at any hour."""
     log.info("%s deletes expired log files", peer_text(request.connection))
-    broker.expiry.poll(at_once=True)
+    context.expiry.poll(at_once=True)
     return reply()

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.connection import peer_text
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.config.changes import ChangeRejected
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 log = logging.getLogger(__name__)
 
 
 @serves(RequestCode.UPDATE_BROKER_CONFIG)
-def update_config(request: Request, broker: Broker) -> Answer:
+def update_config(request: Request, context: Context) -> Answer:
     """Change the settings in the body: all of them, or none."""
     log.info("%s changes settings", peer_text(request.connection))
     try:
-        broker.configuration.update(bytes(request.body))
+        context.configuration.update(bytes(request.body))
     except ChangeRejected as rejection:
         raise PeerError(rejection.code, rejection.remark) from None
     return reply()
 
 
 @serves(RequestCode.GET_BROKER_CONFIG)
-def get_config(request: Request, broker: Broker) -> Answer:
+def get_config(request: Request, context: Context) -> Answer:
     """Return the settings in force, by Apache's names. The header counts changes."""
-    configuration = broker.configuration
+    configuration = context.configuration
     return reply(body=configuration.text(), version=bodies.write(configuration.version).decode())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.connection import peer_text
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.broker.state.clients import Client
@@ -14,15 +15,12 @@ from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.headers import ConsumerGroupHeader, ProducerGroupHeader
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 
 @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
-def get_consumers(request: Request, broker: Broker) -> Answer:
+def get_consumers(request: Request, context: Context) -> Answer:
     """Return the members of a consumer group and their subscriptions."""
     name = request.header(ConsumerGroupHeader).consumer_group
-    group = broker.clients.consumers.get(name)
+    group = context.clients.consumers.get(name)
     if group is None:
         raise PeerError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
     body = {
@@ -36,19 +34,19 @@ def get_consumers(request: Request, broker: Broker) -> Answer:
 
 
 @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
-def get_producers(request: Request, broker: Broker) -> Answer:
+def get_producers(request: Request, context: Context) -> Answer:
     """Return the members of a producer group."""
     name = request.header(ProducerGroupHeader).producer_group
-    members = broker.clients.producers.get(name)
+    members = context.clients.producers.get(name)
     if members is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
     return reply(body=bodies.write({"connectionSet": _connections(members.values())}))
 
 
 @serves(RequestCode.GET_ALL_PRODUCER_INFO)
-def get_all_producers(request: Request, broker: Broker) -> Answer:
+def get_all_producers(request: Request, context: Context) -> Answer:
     """Return the members of every producer group."""
-    behind_ms = broker.clock.now_ms() - broker.clock.monotonic_ms()
+    behind_ms = context.clock.now_ms() - context.clock.monotonic_ms()
     data = {
         name: [
             {
@@ -60,7 +58,7 @@ def get_all_producers(request: Request, broker: Broker) -> Answer:
             }
             for client in members.values()
         ]
-        for name, members in broker.clients.producers.items()
+        for name, members in context.clients.producers.items()
     }
     return reply(body=bodies.write({"data": data}))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wheelmq.broker.answers import Answer, PeerError, reply
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.parsing import when_parsed
 from wheelmq.broker.request import Request
@@ -22,9 +23,6 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import ConsumerGroupHeader, UnregisterClientHeader
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 ENTRIES_MAX: Final = 10_000
 """Greatest number of groups and subscriptions in a heartbeat. A client has one or a few; a proxy has thousands."""
 EXPRESSION_CHARS_MAX: Final = 128 << 10
@@ -34,7 +32,7 @@ AT_ONCE_MAX: Final = 64
 
 
 @serves(RequestCode.HEART_BEAT)
-def heart_beat(request: Request, broker: Broker) -> Answer:
+def heart_beat(request: Request, context: Context) -> Answer:
     """Register a client in its groups, and notify each group that it changes.
 
     A heartbeat of few groups is served at once. A heartbeat of many groups is served in slices, so that other requests
@@ -68,21 +66,21 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
         connection=request.connection,
         language=request.command.language,
         version=request.command.version,
-        last_seen_ms=broker.clock.monotonic_ms(),
+        last_seen_ms=context.clock.monotonic_ms(),
     )
     consumers = [Membership(True, one.group_name, beat.client_id) for one in beat.consumer_data_set]
     producers = [Membership(False, one.group_name, beat.client_id) for one in beat.producer_data_set]
-    unfinished = broker.clients.unfinished.begin(request.connection, [*consumers, *producers])
+    unfinished = context.clients.unfinished.begin(request.connection, [*consumers, *producers])
 
     def serve() -> Answer:
-        steps = _register(beat, client, unfinished, broker)
+        steps = _register(beat, client, unfinished, context)
         try:
-            return broker.slices.answer(request, steps) if entries > AT_ONCE_MAX else _finish(steps)
+            return context.slices.answer(request, steps) if entries > AT_ONCE_MAX else _finish(steps)
         except PeerError:
-            broker.clients.unfinished.end(request.connection, unfinished)
+            context.clients.unfinished.end(request.connection, unfinished)
             raise
 
-    return when_parsed(request, broker, texts, serve)
+    return when_parsed(request, context, texts, serve)
 
 
 def _finish(steps: Steps) -> Command:
@@ -95,60 +93,60 @@ def _finish(steps: Steps) -> Command:
             return answer
 
 
-def _register(beat: bodies.Heartbeat, client: Client, unfinished: UnfinishedHeartbeat, broker: Broker) -> Steps:
+def _register(beat: bodies.Heartbeat, client: Client, unfinished: UnfinishedHeartbeat, context: Context) -> Steps:
     """Register the groups, one per step. Skip groups that a later request has named."""
     try:
         for consumer in beat.consumer_data_set:
             if unfinished.registers(Membership(True, consumer.group_name, client.client_id)):
-                yield from _register_consumer(consumer, client, broker)
+                yield from _register_consumer(consumer, client, context)
             yield
         for producer in beat.producer_data_set:
             if unfinished.registers(Membership(False, producer.group_name, client.client_id)):
-                broker.clients.producer_beat(client, producer.group_name)
+                context.clients.producer_beat(client, producer.group_name)
             yield
     finally:
-        broker.clients.unfinished.end(client.connection, unfinished)
+        context.clients.unfinished.end(client.connection, unfinished)
     return reply(IS_SUPPORT_HEART_BEAT_V2="false", IS_SUB_CHANGE="true")
 
 
-def _register_consumer(consumer: ConsumerData, client: Client, broker: Broker) -> Iterator[None]:
-    if broker.settings.consumers.reject_pull_enable and consumer.consume_type == "CONSUME_ACTIVELY":
+def _register_consumer(consumer: ConsumerData, client: Client, context: Context) -> Iterator[None]:
+    if context.settings.consumers.reject_pull_enable and consumer.consume_type == "CONSUME_ACTIVELY":
         return
-    group = broker.groups.get(consumer.group_name)
+    group = context.groups.get(consumer.group_name)
     if group is None:
         return
-    broker.topics.create_for_group(names.retry_topic(consumer.group_name), group.retry_queue_nums)
-    changed = broker.clients.consumer_beat(client, consumer)
-    yield from broker.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
+    context.topics.create_for_group(names.retry_topic(consumer.group_name), group.retry_queue_nums)
+    changed = context.clients.consumer_beat(client, consumer)
+    yield from context.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
     if changed and group.notify_consumer_ids_changed_enable:
-        broker.member_changes.note_change(consumer.group_name, client.connection)
+        context.member_changes.note_change(consumer.group_name, client.connection)
 
 
 @serves(RequestCode.UNREGISTER_CLIENT)
-def unregister_client(request: Request, broker: Broker) -> Answer:
+def unregister_client(request: Request, context: Context) -> Answer:
     """Remove a client from a group."""
     header = request.header(UnregisterClientHeader)
-    left = broker.clients.leave(
+    left = context.clients.leave(
         header.client_id, request.connection, producer=header.producer_group, consumer=header.consumer_group
     )
     for name in left:
-        config = broker.groups.get(name)
-        broker.member_changes.note_left([name], notify=config is None or config.notify_consumer_ids_changed_enable)
+        config = context.groups.get(name)
+        context.member_changes.note_left([name], notify=config is None or config.notify_consumer_ids_changed_enable)
     return reply()
 
 
 @serves(RequestCode.CHECK_CLIENT_CONFIG)
-def check_client_config(request: Request, broker: Broker) -> Answer:
+def check_client_config(request: Request, context: Context) -> Answer:
     """Check whether the broker can filter for the subscription of a consumer that is about to start."""
     subscription = bodies.read(request.body, bodies.ClientCheck).subscription_data if request.body else None
     if subscription is None or subscription.is_by_tags:
         return reply()
-    return when_parsed(request, broker, [subscription.sub_string], lambda: _check_expression(subscription, broker))
+    return when_parsed(request, context, [subscription.sub_string], lambda: _check_expression(subscription, context))
 
 
-def _check_expression(subscription: Subscription, broker: Broker) -> Answer:
+def _check_expression(subscription: Subscription, context: Context) -> Answer:
     """Check that the broker supports the expression and that it is valid. Raises PeerError."""
-    check_is_supported(subscription, broker)
+    check_is_supported(subscription, context)
     try:
         compiled(str(subscription.expression_type), subscription.sub_string)
     except ExpressionError as error:
@@ -159,10 +157,10 @@ def _check_expression(subscription: Subscription, broker: Broker) -> Answer:
 
 
 @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
-def get_consumer_list(request: Request, broker: Broker) -> Answer:
+def get_consumer_list(request: Request, context: Context) -> Answer:
     """Return the ids of all clients of a group."""
     group = request.header(ConsumerGroupHeader).consumer_group
-    found = broker.clients.consumers.get(group)
+    found = context.clients.consumers.get(group)
     if found is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
     return reply(body=bodies.write({"consumerIdList": found.client_ids()}))

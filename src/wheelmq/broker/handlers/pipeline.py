@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from wheelmq.broker.answers import Answer, Deferred, reply
 from wheelmq.broker.connection import peer_text
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.broker.store_sizes import store_sizes
@@ -17,78 +16,77 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import PipelineHeader, TurnHeader, UploadHeader
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 PLAN_WAIT_MS_MAX = 1000
 
 
 @serves(RequestCode.WMQ_PIPELINE_OPEN)
-def open_lease(request: Request, broker: Broker) -> Answer:
+def open_lease(request: Request, context: Context) -> Answer:
     """Grant a lease. The answer has the data that tasks need to read the store."""
     header = request.header(PipelineHeader)
     holder = Holder(header.name, header.holder_id, peer_text(request.connection))
     granted = Deferred()
-    broker.pipeline.open(holder, granted.callback(lambda epoch: reply(body=msgspec.json.encode(_terms(broker, epoch)))))
+    context.pipeline.open(
+        holder, granted.callback(lambda epoch: reply(body=msgspec.json.encode(_terms(context, epoch))))
+    )
 
     def late() -> Command:
         return reply(ResponseCode.SYSTEM_ERROR, "the flush of the new epoch did not end in time")
 
-    return broker.holds.with_deadline(request, granted, broker.settings.requests.response_timeout_ms, late)
+    return context.holds.with_deadline(request, granted, context.settings.requests.response_timeout_ms, late)
 
 
-def _terms(broker: Broker, epoch: int) -> dict[str, object]:
-    settings = broker.settings
+def _terms(context: Context, epoch: int) -> dict[str, object]:
+    settings = context.settings
     return {
         "epoch": epoch,
         "broker": settings.broker.name,
         "store_path": str(settings.store.path.resolve()),
-        "store_identity": broker.disk.identity(broker.paths.lock),
+        "store_identity": context.disk.identity(context.paths.lock),
         **msgspec.structs.asdict(store_sizes(settings)),
         "precision_ms": settings.timer.precision_ms,
-        "levels_ms": broker.store.levels_ms,
+        "levels_ms": context.store.levels_ms,
         "roll_window_slots": settings.timer.roll_window_slots,
     }
 
 
 @serves(RequestCode.WMQ_PIPELINE_PLAN)
-def next_plan(request: Request, broker: Broker) -> Answer:
+def next_plan(request: Request, context: Context) -> Answer:
     """Return the plan of the next turn. Without a reason for a turn, hold the request for at most a second."""
     header = request.header(TurnHeader)
 
     def attempt(last: bool) -> Command | None:
-        plan = broker.pipeline.next_plan(header.epoch)
+        plan = context.pipeline.next_plan(header.epoch)
         if plan is not None:
             return reply(body=msgspec.json.encode(plan))
         return reply(ResponseCode.PULL_NOT_FOUND, "there is no work for a turn") if last else None
 
     timeout_ms = min(header.timeout_ms, PLAN_WAIT_MS_MAX)
-    return attempt(False) or broker.holds.wait(request, broker.pipeline, timeout_ms, attempt)
+    return attempt(False) or context.holds.wait(request, context.pipeline, timeout_ms, attempt)
 
 
 @serves(RequestCode.WMQ_PIPELINE_RENEW)
-def renew(request: Request, broker: Broker) -> Answer:
+def renew(request: Request, context: Context) -> Answer:
     """Renew the lease. The answer says for how long its turns made no progress, because one may hang."""
-    broker.timer.turns.renew(request.header(TurnHeader).epoch, broker.clock.monotonic_ms())
-    return reply(quietMs=broker.pipeline.lease.quiet_ms())
+    context.timer.turns.renew(request.header(TurnHeader).epoch, context.clock.monotonic_ms())
+    return reply(quietMs=context.pipeline.lease.quiet_ms())
 
 
 @serves(RequestCode.WMQ_PIPELINE_UPLOAD)
-def upload(request: Request, broker: Broker) -> Answer:
+def upload(request: Request, context: Context) -> Answer:
     """Receive one chunk of the rows of a task attempt."""
     header = request.header(UploadHeader)
-    turns = broker.timer.turns
-    turns.renew(header.epoch, broker.clock.monotonic_ms())
+    turns = context.timer.turns
+    turns.renew(header.epoch, context.clock.monotonic_ms())
     key = (header.kind, header.part, header.attempt)
     turns.upload(header.epoch, header.turn, key, header.chunk, request.body)
-    broker.pipeline.lease.note_progress()
+    context.pipeline.lease.note_progress()
     return reply()
 
 
 @serves(RequestCode.WMQ_PIPELINE_COMMIT)
-def commit(request: Request, broker: Broker) -> Answer:
+def commit(request: Request, context: Context) -> Answer:
     """Commit the turn with the task attempts that the body names."""
     header = request.header(TurnHeader)
     winners = bodies.read(request.body, list[Part])
-    broker.pipeline.commit(header.epoch, header.turn, winners)
-    return reply(turn=broker.timer.turns.turn)
+    context.pipeline.commit(header.epoch, header.turn, winners)
+    return reply(turn=context.timer.turns.turn)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import zlib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wheelmq.broker.answers import Answer, PeerError, reply, run_on_worker
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.delay.timer.portions import OnDisk, Portion
@@ -23,56 +24,53 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import PortionHeader, ReadHeader
 from wheelmq.formats.wire.portions import FileKind, PortionError, read_ranges
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 log = logging.getLogger(__name__)
 UNREADABLE = "UNREADABLE"
 
 
 @serves(RequestCode.WMQ_PIPELINE_READ)
-def read(request: Request, broker: Broker) -> Answer:
+def read(request: Request, context: Context) -> Answer:
     """Return ranges of the store's files: as many of the requested ones as fit into an answer."""
     header = request.header(ReadHeader)
-    turns = broker.timer.turns
-    turns.renew(header.epoch, broker.clock.monotonic_ms())
+    turns = context.timer.turns
+    turns.renew(header.epoch, context.clock.monotonic_ms())
     plan = turns.under_way(header.epoch, header.turn)
-    broker.pipeline.lease.note_progress()
+    context.pipeline.lease.note_progress()
     try:
         kind, ranges = FileKind(header.kind), read_ranges(request.body)
-        _check_name(broker, kind, header.name)
+        _check_name(context, kind, header.name)
     except ValueError as error:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, f"{UNREADABLE}: {error}") from None
     blocks = {name: units for _, name, units in plan.blocks.blocks} if plan.blocks is not None else {}
-    on_disk = OnDisk(broker.store.log.synced, plan.timer_log_end, blocks)
+    on_disk = OnDisk(context.store.log.synced, plan.timer_log_end, blocks)
     turn = (plan.epoch, plan.turn)
 
     def job() -> Portion:
-        return broker.pipeline.reader.read(turn, kind, header.name, ranges, on_disk)
+        return context.pipeline.reader.read(turn, kind, header.name, ranges, on_disk)
 
     def late() -> Command:
         return reply(ResponseCode.SYSTEM_BUSY, "the disk did not return the ranges in time")
 
-    answer = run_on_worker(broker.workers.reading, job, partial(_answer, broker))
-    return broker.holds.with_deadline(request, answer, broker.settings.requests.response_timeout_ms, late)
+    answer = run_on_worker(context.workers.reading, job, partial(_answer, context))
+    return context.holds.with_deadline(request, answer, context.settings.requests.response_timeout_ms, late)
 
 
-def _check_name(broker: Broker, kind: FileKind, name: str) -> None:
+def _check_name(context: Context, kind: FileKind, name: str) -> None:
     """Check that a task may read the consume queue `name`, which becomes part of a path. Raises PortionError.
 
     Tasks read the timer queue and the queues of levels. The plan names the blocks (`OnDisk.blocks`).
     """
-    levels = {level_queue(stream_number(level.stream)) for level in broker.timer.pending.levels}
+    levels = {level_queue(stream_number(level.stream)) for level in context.timer.pending.levels}
     if kind is FileKind.QUEUE and name != TIMER_QUEUE and name not in levels:
         raise PortionError(f"{name!r} is neither the timer queue nor a level's queue of this store")
 
 
-def _answer(broker: Broker, result: Any) -> Command:
+def _answer(context: Context, result: Any) -> Command:
     """Return the answer for the result or the exception of the reader."""
-    files = broker.store.log.files
+    files = context.store.log.files
     match result:
         case Portion(body, covered):
-            broker.pipeline.reader.bytes_read += len(body)
+            context.pipeline.reader.bytes_read += len(body)
             found = PortionHeader(count=covered, crc=zlib.crc32(body), log_start=files.start, log_end=files.end)
             answer = reply(body=body)
             answer.ext = headers.write(found)

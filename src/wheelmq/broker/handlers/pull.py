@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wheelmq.broker.answers import Answer, Deferred, PeerError
 from wheelmq.broker.arrivals import is_of_a_tag
 from wheelmq.broker.connection import Connection, peer_text
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.offsets import is_in_memory
 from wheelmq.broker.holds import Wants
@@ -26,9 +27,6 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
 from wheelmq.store.commit_log import CommitLog, NoRecord
 from wheelmq.store.consume_queue import Units
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -72,19 +70,19 @@ class Read(NamedTuple):
 
 
 @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-def pull(request: Request, broker: Broker) -> Answer:
+def pull(request: Request, context: Context) -> Answer:
     """Return messages of a queue from an offset on. If there are none, hold the pull, if its client allows that.
 
     A held pull skips the messages that its filter does not match. Its last answer names the next offset.
     """
     text = request.ext.get("subscription", "") if request.ext.get("expressionType") == SQL92 else ""
-    return when_parsed(request, broker, [text], lambda: _pull(request, broker))
+    return when_parsed(request, context, [text], lambda: _pull(request, context))
 
 
-def _pull(request: Request, broker: Broker) -> Answer:
-    mine = _Pull(request, broker)
+def _pull(request: Request, context: Context) -> Answer:
+    mine = _Pull(request, context)
     header = mine.header
-    offsets = broker.consumer_offsets
+    offsets = context.consumer_offsets
     if header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0 and not offsets.has_reset(*mine.queue):
         offsets.commit(*mine.queue, header.commit_offset)
     now = mine.attempt(last=not header.sys_flag & PULL_SUSPEND)
@@ -99,12 +97,12 @@ class _Pull:
     may be held.
     """
 
-    __slots__ = ("_broker", "_code", "_connection", "_group", "_held_for", "_passed_to", "_row", "_topic", "_wanted",
+    __slots__ = ("_code", "_connection", "_context", "_group", "_held_for", "_passed_to", "_row", "_topic", "_wanted",
                  "header", "queue")  # fmt: skip
 
-    def __init__(self, request: Request, broker: Broker) -> None:
+    def __init__(self, request: Request, context: Context) -> None:
         self._code, self._connection = request.command.code, request.connection
-        self._broker = broker
+        self._context = context
         self.header = header = request.header(PullHeader)
         self.queue = header.consumer_group, header.topic, header.queue_id
         self._held_for: MessageFilter | None = None
@@ -112,35 +110,35 @@ class _Pull:
         self._passed_to: int | None = None
         """No message before this queue offset matches that filter."""
         self._row = -1
-        self._group, self._topic = _check(self._code, self._connection, header, broker)
-        self._wanted = filter_of(header, broker, self._group)
-        _check_is_registered(self._connection, header, broker)
+        self._group, self._topic = _check(self._code, self._connection, header, context)
+        self._wanted = filter_of(header, context, self._group)
+        _check_is_registered(self._connection, header, context)
 
     def hold(self, request: Request) -> Deferred:
         """Hold the pull until a matching message comes. Raises PeerError if there is no room."""
-        header, settings = self.header, self._broker.settings
+        header, settings = self.header, self._context.settings
         self._held_for = self._wanted
         header.subscription = None  # it may be long, and is parsed already
         timeout_ms = (
             header.suspend_timeout_millis if settings.consumers.long_polling else settings.consumers.short_polling_ms
         )
-        self._row = self._broker.store.queues.row(header.topic, header.queue_id)
+        self._row = self._context.store.queues.row(header.topic, header.queue_id)
         wants = None if self._wanted == EVERYTHING else Wants(*self._wanted, self._go_to)
-        return self._broker.holds.wait(request, self._row, max(0, timeout_ms), self.attempt, wants)
+        return self._context.holds.wait(request, self._row, max(0, timeout_ms), self.attempt, wants)
 
     def _go_to(self, offset: int | None) -> None:
         if offset is not None:
             self._passed_to = offset
-        elif not self._broker.store.journal.count:  # else there may be units that no held pull has checked
-            self._passed_to = self._broker.store.queues[self._row].end
+        elif not self._context.store.journal.count:  # else there may be units that no held pull has checked
+            self._passed_to = self._context.store.queues[self._row].end
 
     def _reread(self) -> None:
         """Check again whether the pull may be answered. Raises PeerError."""
         header = self.header
-        self._group, self._topic = _check(self._code, self._connection, header, self._broker)
+        self._group, self._topic = _check(self._code, self._connection, header, self._context)
         if not header.sys_flag & PULL_SUBSCRIPTION:
-            self._wanted = filter_of(header, self._broker, self._group)
-        _check_is_registered(self._connection, header, self._broker)
+            self._wanted = filter_of(header, self._context, self._group)
+        _check_is_registered(self._connection, header, self._context)
         if self._passed_to is not None and self._wanted == self._held_for:
             header.queue_offset = max(header.queue_offset, self._passed_to)
         self._passed_to = None
@@ -150,47 +148,47 @@ class _Pull:
         is_held = self._held_for is not None
         if is_held:
             self._reread()
-        header, broker = self.header, self._broker
-        offsets = broker.consumer_offsets
+        header, context = self.header, self._context
+        offsets = context.consumer_offsets
         reset = offsets.take_reset(*self.queue)
-        found = self._read() if reset is None else _reset_to(broker, header, reset)
+        found = self._read() if reset is None else _reset_to(context, header, reset)
         code = code_of(found.status, header.queue_offset)
         if found.status != PullStatus.FOUND:
-            broker.stats.note_pull(header.consumer_group, header.topic, 0, 0)
+            context.stats.note_pull(header.consumer_group, header.topic, 0, 0)
         if code == ResponseCode.PULL_NOT_FOUND and not last:
             return None
         is_at_end = found.status == PullStatus.NO_MATCHED_MESSAGE and found.next_offset == found.end
         if is_at_end and is_held and not last:
             header.queue_offset = found.next_offset
             return None
-        if broker.hooks.consume:
-            broker.hooks.before_consume(pull_context(self._connection, header, broker.host, found.status, found.body))
+        if context.hooks.consume:
+            context.hooks.before_consume(pull_context(self._connection, header, context.host, found.status, found.body))
         offsets.note_pull(*self.queue, found.next_offset)
-        return _answer(found, code, self._topic, self._group, broker)
+        return _answer(found, code, self._topic, self._group, context)
 
     def _read(self) -> Read:
         """Read the queue and record the time of the read."""
-        broker = self._broker
-        begin_s = broker.clock.monotonic()
-        found = read_queue(broker, self.header, self._wanted)
-        broker.stats.put_times.note_read(broker.clock.monotonic() - begin_s)
+        context = self._context
+        begin_s = context.clock.monotonic()
+        found = read_queue(context, self.header, self._wanted)
+        context.stats.put_times.note_read(context.clock.monotonic() - begin_s)
         return found
 
 
-def _check(code: int, connection: Connection, header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig]:
+def _check(code: int, connection: Connection, header: PullHeader, context: Context) -> tuple[GroupConfig, TopicConfig]:
     """Return the group and the topic, which both allow reads. Raises PeerError."""
-    if not broker.settings.broker.permission & PERM_READ:
-        raise forbidden(Forbidden.BROKER, f"the broker[{broker.settings.broker.ip}] pulling message is forbidden")
-    if code == RequestCode.LITE_PULL_MESSAGE and not broker.settings.consumers.lite_pull_enable:
-        remark = f"the broker[{broker.settings.broker.ip}] for lite pull consumer is forbidden"
+    if not context.settings.broker.permission & PERM_READ:
+        raise forbidden(Forbidden.BROKER, f"the broker[{context.settings.broker.ip}] pulling message is forbidden")
+    if code == RequestCode.LITE_PULL_MESSAGE and not context.settings.consumers.lite_pull_enable:
+        remark = f"the broker[{context.settings.broker.ip}] for lite pull consumer is forbidden"
         raise forbidden(Forbidden.BROKER, remark)
-    group = broker.groups.get(header.consumer_group)
+    group = context.groups.get(header.consumer_group)
     if group is None:
         remark = f"subscription group [{header.consumer_group}] does not exist"
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if not group.consume_enable:
         raise forbidden(Forbidden.GROUP, f"subscription group no permission, {header.consumer_group}")
-    topic = broker.topics.get(header.topic)
+    topic = context.topics.get(header.topic)
     if topic is None:
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
     if not topic.perm & PERM_READ:
@@ -204,11 +202,11 @@ def _check(code: int, connection: Connection, header: PullHeader, broker: Broker
     return group, topic
 
 
-def _check_is_registered(connection: Connection, header: PullHeader, broker: Broker) -> None:
+def _check_is_registered(connection: Connection, header: PullHeader, context: Context) -> None:
     """Reject pull consumers if the broker serves only push consumers. Raises PeerError."""
-    if not broker.settings.consumers.reject_pull_enable or may_always_pull(header.consumer_group):
+    if not context.settings.consumers.reject_pull_enable or may_always_pull(header.consumer_group):
         return
-    members = broker.clients.consumers.get(header.consumer_group)
+    members = context.clients.consumers.get(header.consumer_group)
     if members is not None and members.consume_type != "CONSUME_ACTIVELY":
         return
     if members is None or all(client.connection is not connection for client in members.clients.values()):
@@ -216,16 +214,16 @@ def _check_is_registered(connection: Connection, header: PullHeader, broker: Bro
         raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
 
 
-def _reset_to(broker: Broker, header: PullHeader, offset: int) -> Read:
+def _reset_to(context: Context, header: PullHeader, offset: int) -> Read:
     """Return the answer that sends a client to the offset to which its group was reset."""
-    queue = broker.store.queues.find(header.topic, header.queue_id)
+    queue = context.store.queues.find(header.topic, header.queue_id)
     start, end = (queue.start, queue.end) if queue else (0, 0)
     return Read(PullStatus.OFFSET_RESET, offset, start, end)
 
 
-def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Read:
+def read_queue(context: Context, header: PullHeader, wanted: MessageFilter) -> Read:
     """Read from a queue the whole records that pass the filter."""
-    queue = broker.store.queues.find(header.topic, header.queue_id)
+    queue = context.store.queues.find(header.topic, header.queue_id)
     asked = header.queue_offset
     if queue is None:
         return Read(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)  # Apache creates a queue when one is requested
@@ -238,21 +236,22 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
         return Read(PullStatus.OFFSET_OVERFLOW_ONE, asked, start, end)
     if asked > end:
         return Read(PullStatus.OFFSET_OVERFLOW_BADLY, end, start, end)
-    count_max = min(max(1, header.max_msg_nums), broker.settings.requests.transfer_count_max)
+    count_max = min(max(1, header.max_msg_nums), context.settings.requests.transfer_count_max)
     bytes_max = min(
-        header.max_msg_bytes or broker.settings.requests.transfer_bytes_max, broker.settings.requests.transfer_bytes_max
+        header.max_msg_bytes or context.settings.requests.transfer_bytes_max,
+        context.settings.requests.transfer_bytes_max,
     )
-    units = queue.read(QueueOffset(asked), _units_max(broker, wanted, count_max))
+    units = queue.read(QueueOffset(asked), _units_max(context, wanted, count_max))
     if units["size"][0] == BLANK_SIZE:
         return Read(PullStatus.OFFSET_TOO_SMALL, queue.skip_blanks(QueueOffset(asked)), start, end)
-    log = broker.store.log
+    log = context.store.log
     taken, body = log.gather_units(units, count_max, bytes_max) if wanted == EVERYTHING else (0, b"")
     if taken:
-        broker.stats.note_pull(header.consumer_group, header.topic, taken, len(body))
-        return Read(PullStatus.FOUND, asked + taken, start, end, body, _is_behind(broker, units[taken - 1]))
-    found, looked_at, removed = _select(broker, units, wanted, count_max, bytes_max)
+        context.stats.note_pull(header.consumer_group, header.topic, taken, len(body))
+        return Read(PullStatus.FOUND, asked + taken, start, end, body, _is_behind(context, units[taken - 1]))
+    found, looked_at, removed = _select(context, units, wanted, count_max, bytes_max)
     next_offset = asked + looked_at
-    is_behind = _is_behind(broker, units[looked_at - 1])
+    is_behind = _is_behind(context, units[looked_at - 1])
     if not found:
         status = PullStatus.MESSAGE_WAS_REMOVING if removed else PullStatus.NO_MATCHED_MESSAGE
         return Read(status, next_offset, start, end, is_behind=is_behind)
@@ -263,30 +262,30 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
         if not found:
             return Read(PullStatus.NO_MATCHED_MESSAGE, next_offset, start, end, is_behind=is_behind)
         body = log.gather(found)
-    broker.stats.note_pull(header.consumer_group, header.topic, len(found), len(body))
+    context.stats.note_pull(header.consumer_group, header.topic, len(found), len(body))
     return Read(PullStatus.FOUND, next_offset, start, end, body, is_behind)
 
 
-def _is_behind(broker: Broker, unit: Any) -> bool:
+def _is_behind(context: Context, unit: Any) -> bool:
     """Return whether the last unit lies before the log's part in memory. False unless slave reads are on."""
-    return broker.settings.consumers.slave_read_enable and not is_in_memory(broker, int(unit["position"]))
+    return context.settings.consumers.slave_read_enable and not is_in_memory(context, int(unit["position"]))
 
 
-def _units_max(broker: Broker, wanted: MessageFilter, count_max: int) -> int:
+def _units_max(context: Context, wanted: MessageFilter, count_max: int) -> int:
     """Return the number of units to check. With a filter it may exceed `count_max`, because most may not match."""
     if wanted == EVERYTHING:
         return count_max
-    return max(count_max, -(-broker.settings.consumers.filter_unit_bytes_max // QUEUE_UNIT.size))
+    return max(count_max, -(-context.settings.consumers.filter_unit_bytes_max // QUEUE_UNIT.size))
 
 
 def _select(
-    broker: Broker, units: Units, wanted: MessageFilter, count_max: int, bytes_max: int
+    context: Context, units: Units, wanted: MessageFilter, count_max: int, bytes_max: int
 ) -> tuple[list[tuple[LogPosition, int]], int, bool]:
     """Return the matching records, the number of checked units, and whether one names a record no longer in the log.
 
     An expression may be long, and so may a message's properties. After `FILTER_S` the client must ask again.
     """
-    log, clock = broker.store.log, broker.clock
+    log, clock = context.store.log, context.clock
     log_start, damaged = log.start, log.damaged
     codes, matches = wanted
     until_s = clock.monotonic() + FILTER_S
@@ -338,9 +337,9 @@ def code_of(status: PullStatus, asked: int) -> ResponseCode:
     return _CODES[status]
 
 
-def _answer(found: Read, code: ResponseCode, topic: TopicConfig, group: GroupConfig, broker: Broker) -> Command:
+def _answer(found: Read, code: ResponseCode, topic: TopicConfig, group: GroupConfig, context: Context) -> Command:
     broker_id = MASTER_ID
-    if broker.settings.consumers.slave_read_enable:
+    if context.settings.consumers.slave_read_enable:
         broker_id = group.which_broker_when_consume_slowly if found.is_behind else group.broker_id
     ext = {
         "suggestWhichBrokerId": str(broker_id),

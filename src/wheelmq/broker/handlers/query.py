@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.block_queries import SEARCH_MS, KeySearch, is_in_block, view
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.delay.delivery_state import KeyQuery
@@ -17,51 +18,47 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import UNIQUE_KEY_QUERY, QueryMessageHeader, ViewMessageHeader
 from wheelmq.store.index import MessageIndex
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
-
 CATCH_UP_MS: Final = 100
 """Milliseconds that a query waits for the index to cover earlier messages. Then its answer has the known ones."""
 
 
 @serves(RequestCode.QUERY_MESSAGE)
-def query_message(request: Request, broker: Broker) -> Answer:
+def query_message(request: Request, context: Context) -> Answer:
     """Return the records of a topic with a key, stored within a time range. Some may only share the hash of the key.
 
     These include pending messages in blocks.
     """
     header = request.header(QueryMessageHeader)
     is_unique = request.ext.get(UNIQUE_KEY_QUERY) == "true"
-    most = broker.settings.requests.query_unique_key_count_max if is_unique else header.max_num
+    most = context.settings.requests.query_unique_key_count_max if is_unique else header.max_num
     if most < 0:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"maxNum is {most}: it must be 0 or more")
-    most = min(most, broker.settings.requests.query_count_max)
-    index, upto = broker.index, broker.store.log.end
+    most = min(most, context.settings.requests.query_count_max)
+    index, upto = context.index, context.store.log.end
     if index is None:
         raise _not_found()
     asked = KeyQuery(header.topic, header.key)
-    search = KeySearch(broker, asked, is_unique=is_unique, finished=lambda: broker.holds.wake(index))
+    search = KeySearch(context, asked, is_unique=is_unique, finished=lambda: context.holds.wake(index))
 
     def attempt(last: bool) -> Command | None:
         is_ready = index.indexed_to >= upto and search.is_over
-        return _found(header, most, index, search, broker) if last or is_ready else None
+        return _found(header, most, index, search, context) if last or is_ready else None
 
     if index.indexed_to < upto:
         index.expedite()
     timeout_ms = CATCH_UP_MS if search.is_over else SEARCH_MS
-    return attempt(False) or broker.holds.wait(request, index, timeout_ms, attempt)
+    return attempt(False) or context.holds.wait(request, index, timeout_ms, attempt)
 
 
-def _found(header: QueryMessageHeader, most: int, index: MessageIndex, search: KeySearch, broker: Broker) -> Command:
+def _found(header: QueryMessageHeader, most: int, index: MessageIndex, search: KeySearch, context: Context) -> Command:
     found = index.find(header.topic, header.key, Millis(header.begin_timestamp), Millis(header.end_timestamp), most)
-    records = (broker.store.log.record_at(position) for position in found.positions)
+    records = (context.store.log.record_at(position) for position in found.positions)
     spans = [(record.position, record.size) for record in records if record is not None]
     in_blocks = list(islice(search.records(header.begin_timestamp, header.end_timestamp), most - len(spans)))
     if not spans and not in_blocks:
         raise _not_found()
     return reply(
-        body=broker.store.log.gather(spans) + b"".join(in_blocks),
+        body=context.store.log.gather(spans) + b"".join(in_blocks),
         indexLastUpdateTimestamp=found.last_ms,
         indexLastUpdatePhyoffset=found.last_position,
     )
@@ -72,16 +69,16 @@ def _not_found() -> PeerError:
 
 
 @serves(RequestCode.VIEW_MESSAGE_BY_ID)
-def view_message(request: Request, broker: Broker) -> Answer:
+def view_message(request: Request, context: Context) -> Answer:
     """Return the record of an offset message id, which names a log position, or the origin of a message in a block."""
     position = LogPosition(request.header(ViewMessageHeader).offset)
     if is_in_block(position):
-        shown = view(broker, Origin(position))
+        shown = view(context, Origin(position))
         if shown is None:
             text = "its block is deleted, query by unique key"
             raise PeerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}; {text}")
         return reply(body=shown)
-    record = broker.store.log.record_at(position)
+    record = context.store.log.record_at(position)
     if record is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
-    return reply(body=broker.store.log.gather([(position, record.size)]))
+    return reply(body=context.store.log.gather([(position, record.size)]))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.answers import Answer, PeerError, reply
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, put
 from wheelmq.broker.request import Request
@@ -18,9 +19,6 @@ from wheelmq.formats.java import java_long
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.headers import RecallHeader
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 
 class RecallHandle(NamedTuple):
@@ -42,37 +40,37 @@ def parse_handle(text: str) -> RecallHandle | None:
 
 
 @serves(RequestCode.RECALL_MESSAGE)
-def recall(request: Request, broker: Broker) -> Answer:
+def recall(request: Request, context: Context) -> Answer:
     """Park a cancel for the message of the handle. Every answer names the region, like that of a send."""
     header = request.header(RecallHeader)
     try:
-        return _recall(request, broker, header)
+        return _recall(request, context, header)
     except PutFailed as failed:
-        answer = broker.failed_puts.answer(failed)
+        answer = context.failed_puts.answer(failed)
     except PeerError as rejection:
         answer = reply(rejection.code, rejection.remark)
-    answer.ext = {props.MSG_REGION: broker.settings.broker.region_id}
+    answer.ext = {props.MSG_REGION: context.settings.broker.region_id}
     return answer
 
 
-def _recall(request: Request, broker: Broker, header: RecallHeader) -> Answer:
+def _recall(request: Request, context: Context, header: RecallHeader) -> Answer:
     """Park the cancel, and return the answer. Raises PeerError, PutFailed."""
-    if not broker.settings.timer.recall_enable:
+    if not context.settings.timer.recall_enable:
         raise PeerError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
-    if not broker.settings.is_master:
+    if not context.settings.is_master:
         raise PeerError(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker service not available")
-    if header.topic not in broker.topics:
+    if header.topic not in context.topics:
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist")
     handle = parse_handle(header.recall_handle)
     if handle is None:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
     if handle.topic != header.topic:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
-    if handle.broker_name != broker.settings.broker.name:
+    if handle.broker_name != context.settings.broker.name:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
-    now_ms = broker.clock.now_ms()
+    now_ms = context.clock.now_ms()
     left_ms = (java_long(handle.deliver_ms) or 0) - now_ms
-    if not 0 < left_ms < broker.settings.timer.max_delay_seconds * 1000:
+    if not 0 < left_ms < context.settings.timer.max_delay_seconds * 1000:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
     message = Message(
         topic=handle.topic,
@@ -89,6 +87,6 @@ def _recall(request: Request, broker: Broker, header: RecallHeader) -> Answer:
         born_ms=now_ms,
         born_host=request.connection.peer,
     )
-    appended, cancelled = put(broker, message)
-    answer = reply(msgId=handle.unique_key, cancelResult=cancelled, MSG_REGION=broker.settings.broker.region_id)
-    return answer_when_stored(broker, message, answer, LogPosition(appended.position + appended.size))
+    appended, cancelled = put(context, message)
+    answer = reply(msgId=handle.unique_key, cancelResult=cancelled, MSG_REGION=context.settings.broker.region_id)
+    return answer_when_stored(context, message, answer, LogPosition(appended.position + appended.size))

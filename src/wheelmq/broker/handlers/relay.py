@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from wheelmq.broker.answers import Answer, Deferred, PeerError, reply
 from wheelmq.broker.calls import Unanswered
 from wheelmq.broker.connection import peer_text
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.broker.state.clients import Client
@@ -25,9 +26,6 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import ClientOfGroupHeader, texts
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 log = logging.getLogger(__name__)
 
 _VERSION_ASKED: Final = 62
@@ -37,43 +35,43 @@ VERSION_WITH_OFFSETS: Final = 28
 
 
 @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
-def get_running_info(request: Request, broker: Broker) -> Answer:
+def get_running_info(request: Request, context: Context) -> Answer:
     """Return the running info of a client."""
     header = request.header(ClientOfGroupHeader)
-    return _pass_on(request, broker, header, Command(code=request.command.code, ext=dict(request.ext)))
+    return _pass_on(request, context, header, Command(code=request.command.code, ext=dict(request.ext)))
 
 
 @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY)
-def consume_directly(request: Request, broker: Broker) -> Answer:
+def consume_directly(request: Request, context: Context) -> Answer:
     """Let a client consume the message of an offset message id now, and return the result."""
     header = request.header(ClientOfGroupHeader)
-    ext = {**request.ext, "brokerName": broker.settings.broker.name}
-    topic = broker.topics.get(header.topic or "")
+    ext = {**request.ext, "brokerName": context.settings.broker.name}
+    topic = context.topics.get(header.topic or "")
     if topic is not None:
         ext["topicSysFlag"] = str(topic.topic_sys_flag)
-    group = broker.groups.get(header.consumer_group)
+    group = context.groups.get(header.consumer_group)
     if group is not None:
         ext["groupSysFlag"] = str(group.group_sys_flag)
-    command = Command(code=request.command.code, ext=ext, body=_record(broker, header.msg_id))
-    return _pass_on(request, broker, header, command)
+    command = Command(code=request.command.code, ext=ext, body=_record(context, header.msg_id))
+    return _pass_on(request, context, header, command)
 
 
-def _record(broker: Broker, msg_id: str | None) -> bytes:
+def _record(context: Context, msg_id: str | None) -> bytes:
     """Return the record that an offset message id names. Raises PeerError."""
     try:
         _, position = parse_offset_message_id(msg_id or "")
     except ValueError as error:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"msgId is {msg_id!r}: {error}") from None
-    record = broker.store.log.record_at(position)
+    record = context.store.log.record_at(position)
     if record is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"there is no message at the position that {msg_id} names")
-    return broker.store.log.gather([(position, record.size)])
+    return context.store.log.gather([(position, record.size)])
 
 
-def _pass_on(request: Request, broker: Broker, header: ClientOfGroupHeader, command: Command) -> Answer:
+def _pass_on(request: Request, context: Context, header: ClientOfGroupHeader, command: Command) -> Answer:
     """Ask the client, and relay its answer. Raises PeerError."""
     name = f"<{header.consumer_group}> <{header.client_id}>"
-    group = broker.clients.consumers.get(header.consumer_group)
+    group = context.clients.consumers.get(header.consumer_group)
     client = None if group is None else group.find(header.client_id or "")
     if client is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
@@ -83,7 +81,7 @@ def _pass_on(request: Request, broker: Broker, header: ClientOfGroupHeader, comm
         )
         raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
     log.info("%s asks the client %s for code %d", peer_text(request.connection), name, command.code)
-    waits_ms = broker.settings.requests.response_timeout_ms
+    waits_ms = context.settings.requests.response_timeout_ms
 
     def relayed(outcome: Command | Unanswered) -> Answer:
         if outcome is Unanswered.LATE:
@@ -96,16 +94,16 @@ def _pass_on(request: Request, broker: Broker, header: ClientOfGroupHeader, comm
         return Command(code=outcome.code, remark=outcome.remark, ext=dict(outcome.ext), body=bytes(outcome.body))
 
     answer = Deferred()
-    deadline_ms = broker.clock.monotonic_ms() + waits_ms
-    broker.calls.ask(client.connection, command, deadline_ms, answer.callback(relayed))
+    deadline_ms = context.clock.monotonic_ms() + waits_ms
+    context.calls.ask(client.connection, command, deadline_ms, answer.callback(relayed))
     return answer
 
 
 @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
-def get_consumer_status(request: Request, broker: Broker) -> Answer:
+def get_consumer_status(request: Request, context: Context) -> Answer:
     """Return the offsets that the clients of a group report for each queue of a topic, of all clients or of one."""
     header = request.header(ConsumerStatusHeader)
-    group = broker.clients.consumers.get(header.group)
+    group = context.clients.consumers.get(header.group)
     if group is None:
         remark = f"No Any Consumer online in the consumer group: [{header.group}]"
         raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
@@ -134,10 +132,10 @@ def get_consumer_status(request: Request, broker: Broker) -> Answer:
     if not asked:
         return _status(tables)
     ext = texts(topic=header.topic, group=header.group)
-    deadline_ms = broker.clock.monotonic_ms() + broker.settings.requests.response_timeout_ms
+    deadline_ms = context.clock.monotonic_ms() + context.settings.requests.response_timeout_ms
     for client in asked:
         command = Command(code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ext)
-        broker.calls.ask(client.connection, command, deadline_ms, partial(done, client))
+        context.calls.ask(client.connection, command, deadline_ms, partial(done, client))
     return answer
 
 

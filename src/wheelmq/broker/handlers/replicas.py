@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from wheelmq.broker.answers import Answer, reply
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 
 @serves(RequestCode.GET_BROKER_HA_STATUS)
-def get_ha_status(request: Request, broker: Broker) -> Answer:
+def get_ha_status(request: Request, context: Context) -> Answer:
     """Return the end of the log, and an empty list of replicas."""
     body = {
-        "master": broker.settings.is_master,
-        "masterCommitLogMaxOffset": broker.store.log.end,
+        "master": context.settings.is_master,
+        "masterCommitLogMaxOffset": context.store.log.end,
         "inSyncSlaveNums": 0,
         "haConnectionInfo": [],
         "haClientRuntimeInfo": {},

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.answers import Answer, Deferred, Durable, PeerError
 from wheelmq.broker.calls import Unanswered
 from wheelmq.broker.connection import Connection, host_text, peer_text
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, put
 from wheelmq.broker.handlers.send import check_topic, marks
@@ -28,9 +29,6 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import SendHeader
 from wheelmq.store.store import Appended
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 
@@ -47,49 +45,49 @@ class _Reply:
 
 
 @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
-def send_reply(request: Request, broker: Broker) -> Answer:
+def send_reply(request: Request, context: Context) -> Answer:
     """Push a reply to the waiting client, store it, and answer whether the client accepted it."""
-    return when_topic_saved(request, broker, lambda: _send_reply(request, broker))
+    return when_topic_saved(request, context, lambda: _send_reply(request, context))
 
 
-def _send_reply(request: Request, broker: Broker) -> Answer:
+def _send_reply(request: Request, context: Context) -> Answer:
     """Relay the reply to its client, and answer its sender. Raises TopicUnsaved."""
     if request.command.code == RequestCode.SEND_REPLY_MESSAGE:
         header = request.header(SendHeader)
     else:
         header = headers.read_send_v2(request.command.ext)
     try:
-        broker.admission.check_open()
-        reply = _Reply(header, _message(request, broker, header), request.waits_since_ms)
+        context.admission.check_open()
+        reply = _Reply(header, _message(request, context, header), request.waits_since_ms)
     except PutFailed as failed:
-        answer = broker.failed_puts.answer(failed)
-        answer.ext = marks(broker)
+        answer = context.failed_puts.answer(failed)
+        answer.ext = marks(context)
         return answer
     except PeerError as rejection:
-        return Command(code=rejection.code, remark=rejection.remark, ext=marks(broker))
+        return Command(code=rejection.code, remark=rejection.remark, ext=marks(context))
     client_id = reply.message.properties.get(props.REPLY_TO_CLIENT)
     if client_id is None:
-        return _answer(broker, reply, f"reply message properties[{props.REPLY_TO_CLIENT}] is null")
-    connection = broker.clients.find_producer(client_id)
+        return _answer(context, reply, f"reply message properties[{props.REPLY_TO_CLIENT}] is null")
+    connection = context.clients.find_producer(client_id)
     if connection is None:
-        return _answer(broker, reply, f"push reply message fail, channel of <{client_id}> not found.")
-    return _passed_on(broker, reply, connection, _push(request, broker, reply), client_id)
+        return _answer(context, reply, f"push reply message fail, channel of <{client_id}> not found.")
+    return _passed_on(context, reply, connection, _push(request, context, reply), client_id)
 
 
-def _message(request: Request, broker: Broker, header: SendHeader) -> Message:
-    topic = check_topic(request, broker, header)
-    broker.topics.check_saved(topic.topic_name)
+def _message(request: Request, context: Context, header: SendHeader) -> Message:
+    topic = check_topic(request, context, header)
+    context.topics.check_saved(topic.topic_name)
     body = request.body
-    if len(body) > broker.settings.requests.body_bytes_max:
+    if len(body) > context.settings.requests.body_bytes_max:
         raise PutFailed(PutStatus.MESSAGE_ILLEGAL)
     queue_id = header.queue_id
     if queue_id < 0:
-        queue_id = broker.randomness.randrange(max(1, topic.write_queue_nums))
+        queue_id = context.randomness.randrange(max(1, topic.write_queue_nums))
     return Message(
         topic=header.topic,
         queue_id=queue_id,
         body=body,
-        properties={**props.parse(header.properties), **marks(broker)},
+        properties={**props.parse(header.properties), **marks(context)},
         flag=header.flag,
         sys_flag=header.sys_flag & ~SYS_TRANSACTION,
         born_ms=Millis(header.born_timestamp),
@@ -98,10 +96,10 @@ def _message(request: Request, broker: Broker, header: SendHeader) -> Message:
     )
 
 
-def _push(request: Request, broker: Broker, reply: _Reply) -> Command:
+def _push(request: Request, context: Context, reply: _Reply) -> Command:
     """Return the request that pushes the reply to the waiting client."""
     header, message = reply.header, reply.message
-    properties = {**message.properties, props.PUSH_REPLY_TIME: str(broker.clock.now_ms())}
+    properties = {**message.properties, props.PUSH_REPLY_TIME: str(context.clock.now_ms())}
     ext = headers.texts(
         producerGroup=header.producer_group,
         topic=header.topic,
@@ -115,58 +113,58 @@ def _push(request: Request, broker: Broker, reply: _Reply) -> Command:
         reconsumeTimes=header.reconsume_times,
         unitMode=header.unit_mode,
         bornHost=peer_text(request.connection),
-        storeHost=host_text(broker.host),
-        storeTimestamp=broker.clock.now_ms(),
+        storeHost=host_text(context.host),
+        storeTimestamp=context.clock.now_ms(),
     )
     return Command(code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=ext, body=message.body)
 
 
-def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Command, client_id: str) -> Answer:
+def _passed_on(context: Context, reply: _Reply, connection: Connection, push: Command, client_id: str) -> Answer:
     def done(outcome: Command | Unanswered) -> Answer:
         if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS:
-            return _answer(broker, reply, None)
+            return _answer(context, reply, None)
         why = outcome if isinstance(outcome, Unanswered) else f"code {outcome.code}: {outcome.remark}"
         log.warning("the client %s did not accept a reply: %s", client_id, why)
-        return _answer(broker, reply, f"push reply message to {client_id}fail.")
+        return _answer(context, reply, f"push reply message to {client_id}fail.")
 
     answer = Deferred()
-    deadline_ms = broker.clock.monotonic_ms() + broker.settings.requests.response_timeout_ms
-    broker.calls.ask(connection, push, deadline_ms, answer.callback(done))
+    deadline_ms = context.clock.monotonic_ms() + context.settings.requests.response_timeout_ms
+    context.calls.ask(connection, push, deadline_ms, answer.callback(done))
     return answer
 
 
-def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:
+def _answer(context: Context, reply: _Reply, failure: str | None) -> Answer:
     """Store the reply if the settings say so, and return its sender's answer.
 
     A store may fail: the reply was relayed.
     """
     message = reply.message
     answer = Command(code=ResponseCode.SUCCESS if failure is None else ResponseCode.SYSTEM_ERROR, remark=failure)
-    answer.ext = marks(broker)
+    answer.ext = marks(context)
     if failure is None:
         answer.ext |= headers.texts(msgId=_NO_ID, queueId=message.queue_id, queueOffset=0)
-    if not broker.settings.consumers.store_replies:
+    if not context.settings.consumers.store_replies:
         return answer
-    appended = _stored(broker, reply)
+    appended = _stored(context, reply)
     if appended is None:
         return answer
     answer.ext |= headers.texts(
-        msgId=offset_message_id(broker.host, appended.position),
+        msgId=offset_message_id(context.host, appended.position),
         queueId=message.queue_id,
         queueOffset=appended.queue_offset,
     )
-    stored = answer_when_stored(broker, message, answer, LogPosition(appended.position + appended.size))
+    stored = answer_when_stored(context, message, answer, LogPosition(appended.position + appended.size))
     return Durable(answer, stored.position, late=answer) if isinstance(stored, Durable) else stored
 
 
-def _stored(broker: Broker, reply: _Reply) -> Appended | None:
+def _stored(context: Context, reply: _Reply) -> Appended | None:
     """Store the reply, and return its place. Returns None, and logs the reason, if it cannot be stored."""
     why: str | None
     try:
-        appended, _ = put(broker, reply.message, reply.came_ms)
+        appended, _ = put(context, reply.message, reply.came_ms)
         return appended
     except PutFailed as failed:
-        why = broker.failed_puts.answer(failed).remark
+        why = context.failed_puts.answer(failed).remark
     except PeerError as rejection:
         why = rejection.remark
     log.warning("the broker could not store a reply: %s", why)

@@ -6,20 +6,18 @@ the number of its requests in this round, and the wait of its head is the age of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from wheelmq.broker.admission import overload
 from wheelmq.broker.answers import Answer, reply
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import VERSION
 from wheelmq.observe.histogram import Histogram
-
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
 
 VERSION_TEXT = "V5_3_3"
 _POOLS: Final = {"send": overload.SEND, "pull": overload.PULL, "litePull": overload.LITE_PULL, "query": overload.QUERY}
@@ -43,35 +41,35 @@ _SPANS: Final = (
 
 
 @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
-def get_runtime_info(request: Request, broker: Broker) -> Answer:
+def get_runtime_info(request: Request, context: Context) -> Answer:
     """Return the figures of the broker."""
-    table = {key: str(value) for key, value in runtime_info(broker).items()}
+    table = {key: str(value) for key, value in runtime_info(context).items()}
     return reply(body=msgspec.json.encode({"table": dict(sorted(table.items()))}))
 
 
-def runtime_info(broker: Broker) -> dict[str, object]:
+def runtime_info(context: Context) -> dict[str, object]:
     """Return the table by Apache's keys. Times are milliseconds; lags are seconds or messages, as in Apache's."""
-    up_ms = broker.clock.now_ms() - broker.boot_ms
+    up_ms = context.clock.now_ms() - context.boot_ms
     return {
         "brokerActive": "true",
         "brokerVersion": VERSION,
         "brokerVersionDesc": VERSION_TEXT,
-        "bootTimestamp": broker.boot_ms,
+        "bootTimestamp": context.boot_ms,
         "runtime": _duration(up_ms),
-        "startAcceptSendRequestTimeStamp": broker.settings.requests.sends_from_ms,
-        **_store(broker),
-        **_puts(broker),
-        **_gets(broker),
-        **_pools(broker),
-        **_delays(broker),
+        "startAcceptSendRequestTimeStamp": context.settings.requests.sends_from_ms,
+        **_store(context),
+        **_puts(context),
+        **_gets(context),
+        **_pools(context),
+        **_delays(context),
     }
 
 
-def _store(broker: Broker) -> dict[str, object]:
-    store = broker.store
+def _store(context: Context) -> dict[str, object]:
+    store = context.store
     first = store.log.record_at(store.log.start)
-    used = round(broker.disk.used_share(store.paths.root), 4)
-    total, free = broker.disk.space(store.paths.root)
+    used = round(context.disk.used_share(store.paths.root), 4)
+    total, free = context.disk.space(store.paths.root)
     return {
         "commitLogMinOffset": store.log.start,
         "commitLogMaxOffset": store.log.end,
@@ -88,8 +86,8 @@ def _store(broker: Broker) -> dict[str, object]:
     }
 
 
-def _puts(broker: Broker) -> dict[str, object]:
-    stats, puts, times = broker.stats, broker.stats.put_times.puts, broker.store.appended
+def _puts(context: Context) -> dict[str, object]:
+    stats, puts, times = context.stats, context.stats.put_times.puts, context.store.appended
     before, today = stats.put_mornings
     return {
         "putTps": stats.put_rate.text(),
@@ -107,8 +105,8 @@ def _puts(broker: Broker) -> dict[str, object]:
     }
 
 
-def _gets(broker: Broker) -> dict[str, object]:
-    stats = broker.stats
+def _gets(context: Context) -> dict[str, object]:
+    stats = context.stats
     before, today = stats.get_mornings
     return {
         "getTotalTps": stats.total_rate.text(),
@@ -122,9 +120,9 @@ def _gets(broker: Broker) -> dict[str, object]:
     }
 
 
-def _pools(broker: Broker) -> dict[str, Any]:
+def _pools(context: Context) -> dict[str, Any]:
     """Return the queues of request groups, with the capacities in force. POP is not served, so acks have no queue."""
-    requests, round_ms = broker.overload, round(1000 * broker.ticks.elapsed_s)
+    requests, round_ms = context.overload, round(1000 * context.ticks.elapsed_s)
     found: dict[str, Any] = {
         "EndTransactionQueueSize": requests.size(overload.ENDS),
         "EndTransactionThreadPoolQueueCapacity": requests.capacity(overload.ENDS),
@@ -138,16 +136,16 @@ def _pools(broker: Broker) -> dict[str, Any]:
     return found
 
 
-def _delays(broker: Broker) -> dict[str, object]:
-    timer = broker.timer
-    check = timer.check(broker.releaser.earliest_in_hand_ms())
+def _delays(context: Context) -> dict[str, object]:
+    timer = context.timer
+    check = timer.check(context.releaser.earliest_in_hand_ms())
     return {
         **{f"scheduleMessageOffset_{level}": f"{first},{end}" for level, first, end in timer.pending.levels.spans()},
-        "timerReadBehind": max(0, broker.clock.now_ms() - check.last_read_ms) // 1000,
+        "timerReadBehind": max(0, context.clock.now_ms() - check.last_read_ms) // 1000,
         "timerOffsetBehind": timer.queue.end - timer.indexed_to,
         "timerCongestNum": int(timer.pending.counts.by_queue.sum()),
-        "timerEnqueueTps": f"{broker.timer_rates.indexed.per_second(60):.6g}",
-        "timerDequeueTps": f"{broker.timer_rates.released.per_second(60):.6g}",
+        "timerEnqueueTps": f"{context.timer_rates.indexed.per_second(60):.6g}",
+        "timerDequeueTps": f"{context.timer_rates.released.per_second(60):.6g}",
     }
 
 

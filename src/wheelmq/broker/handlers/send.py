@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.answers import Answer, Deferred, DurableInBlock, Given, PeerError
 from wheelmq.broker.connection import peer_text
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import (
     answer_when_stored,
@@ -38,70 +38,67 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import VERSION_WITH_MAX_TIMES, SendHeader
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 _INNER_HEAD = struct.Struct(">iiiii")  # of a message in a batch: size, magic, body crc, flag, body size
 
 
 @serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-def send(request: Request, broker: Broker) -> Answer:
+def send(request: Request, context: Context) -> Answer:
     """Store a message or a batch, and answer with ids and queue offset."""
     code = request.command.code
     header = (
         request.header(SendHeader) if code == RequestCode.SEND_MESSAGE else headers.read_send_v2(request.command.ext)
     )
-    if broker.hooks.send or broker.hooks.authorities:
-        return _send_with_hooks(request, broker, header)
-    return when_topic_saved(request, broker, lambda: _send(request, broker, header))
+    if context.hooks.send or context.hooks.authorities:
+        return _send_with_hooks(request, context, header)
+    return when_topic_saved(request, context, lambda: _send(request, context, header))
 
 
-def _send_with_hooks(request: Request, broker: Broker, header: SendHeader) -> Answer:
-    hooks, region = broker.hooks, broker.settings.broker.region_id
-    context = send_context(request, header, broker.host, region, broker.clock.now_ms())
+def _send_with_hooks(request: Request, context: Context, header: SendHeader) -> Answer:
+    hooks, region = context.hooks, context.settings.broker.region_id
+    seen = send_context(request, header, context.host, region, context.clock.now_ms())
 
     def sent(given: Given) -> Answer:
         """Call the hooks once the answer is known. Raises the exception of the send, except a PeerError."""
         if isinstance(given, Deferred):
             return given.then(sent)
         answer = Command(code=given.code, remark=given.remark) if isinstance(given, PeerError) else given
-        hooks.after_send(context, None if isinstance(answer, Exception) else answer)
+        hooks.after_send(seen, None if isinstance(answer, Exception) else answer)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     given: Given
     try:
-        hooks.before_send(context)
-        hooks.check_topic(context.born_host, context.producer_group, context.topic)
-        given = when_topic_saved(request, broker, lambda: _send(request, broker, header))
+        hooks.before_send(seen)
+        hooks.check_topic(seen.born_host, seen.producer_group, seen.topic)
+        given = when_topic_saved(request, context, lambda: _send(request, context, header))
     except Exception as error:
         given = error
     return sent(given)
 
 
-def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:
+def _send(request: Request, context: Context, header: SendHeader) -> Answer:
     if not request.command.body:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "the message has no body")
     try:
-        broker.admission.check_open()
-        topic = check_topic(request, broker, header)
+        context.admission.check_open()
+        topic = check_topic(request, context, header)
         if header.batch:  # the request code alone does not make a batch
-            return _send_batch(request, broker, header, topic)
-        return _send_one(request, broker, header, topic)
+            return _send_batch(request, context, header, topic)
+        return _send_one(request, context, header, topic)
     except PutFailed as failed:
-        answer = broker.failed_puts.answer(failed)
+        answer = context.failed_puts.answer(failed)
     except PeerError as rejection:
         answer = Command(code=rejection.code, remark=rejection.remark)
-    answer.ext = marks(broker)
+    answer.ext = marks(context)
     return answer
 
 
-def check_topic(request: Request, broker: Broker, header: SendHeader) -> TopicConfig:
+def check_topic(request: Request, context: Context, header: SendHeader) -> TopicConfig:
     """Return the topic of a send, created if that is allowed. Raises PeerError."""
-    known = broker.topics.get(header.topic)
+    known = context.topics.get(header.topic)
     if known is not None and known.order:
-        check_writable(broker)
+        check_writable(context)
     problem = names.topic_problem(header.topic)
     if problem is not None:
         raise PeerError(ResponseCode.INVALID_PARAMETER, problem)
@@ -113,11 +110,11 @@ def check_topic(request: Request, broker: Broker, header: SendHeader) -> TopicCo
     if topic is None:
         try:
             queues = header.default_topic_queue_nums
-            topic = broker.topics.create_for_send(header.topic, header.default_topic, queues, sys_flag)
+            topic = context.topics.create_for_send(header.topic, header.default_topic, queues, sys_flag)
         except ValueError as error:
             raise PeerError(ResponseCode.INVALID_PARAMETER, str(error)) from None
     if topic is None and is_retry:
-        topic = broker.topics.create_for_group(header.topic, 1, sys_flag)
+        topic = context.topics.create_for_group(header.topic, 1, sys_flag)
     if topic is None:
         remark = f"topic[{header.topic}] not exist, apply first please!"
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, remark)
@@ -131,35 +128,35 @@ def check_topic(request: Request, broker: Broker, header: SendHeader) -> TopicCo
     return topic
 
 
-def _send_one(request: Request, broker: Broker, header: SendHeader, topic: TopicConfig) -> Answer:
+def _send_one(request: Request, context: Context, header: SendHeader, topic: TopicConfig) -> Answer:
     body = request.body
-    _check_body(broker, body)
+    _check_body(context, body)
     properties = props.parse(header.properties)
     properties.pop(props.POP_CK, None)
     if props.INNER_NUM in properties:
         raise PutFailed(PutStatus.MESSAGE_ILLEGAL)
-    message = _message(request, broker, header, topic, body, properties)
+    message = _message(request, context, header, topic, body, properties)
     asked_queue = message.queue_id
     if message.topic.startswith(names.RETRY_PREFIX):
-        _redirect_if_spent(request, broker, header, message)
+        _redirect_if_spent(request, context, header, message)
     is_half = _is_half(header, message)
-    check_place(broker, message.topic, message.queue_id, opens_queue=not is_half)
+    check_place(context, message.topic, message.queue_id, opens_queue=not is_half)
     if is_half:
-        return _send_half(broker, message, asked_queue)
-    due_ms = _block_due_ms(broker, message, request.waits_since_ms)
+        return _send_half(context, message, asked_queue)
+    due_ms = _block_due_ms(context, message, request.waits_since_ms)
     if due_ms is not None:
-        return _send_to_block(broker, message, due_ms)
-    appended, cancelled = put(broker, message, request.waits_since_ms)
+        return _send_to_block(context, message, due_ms)
+    appended, cancelled = put(context, message, request.waits_since_ms)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = marks(broker) | headers.texts(
-        msgId=offset_message_id(broker.host, appended.position),
+    answer.ext = marks(context) | headers.texts(
+        msgId=offset_message_id(context.host, appended.position),
         queueId=asked_queue,
         queueOffset=appended.queue_offset,
         transactionId=message.properties[props.UNIQ_KEY],
-        recallHandle=recall_handle(broker, message),
+        recallHandle=recall_handle(context, message),
         cancelResult=cancelled,
     )
-    return answer_when_stored(broker, message, answer, LogPosition(appended.position + appended.size))
+    return answer_when_stored(context, message, answer, LogPosition(appended.position + appended.size))
 
 
 def _is_half(header: SendHeader, message: Message) -> bool:
@@ -172,37 +169,37 @@ def _is_half(header: SendHeader, message: Message) -> bool:
     return java_boolean(properties.get(props.TRAN_MSG)) and not is_given_back
 
 
-def _send_half(broker: Broker, message: Message, asked_queue: int) -> Answer:
+def _send_half(context: Context, message: Message, asked_queue: int) -> Answer:
     """Store `message` as a half message. The answer contains its place. Raises PeerError, PutFailed."""
-    if broker.settings.transactions.reject:
-        remark = f"the broker[{broker.settings.broker.ip}] sending transaction message is forbidden"
+    if context.settings.transactions.reject:
+        remark = f"the broker[{context.settings.broker.ip}] sending transaction message is forbidden"
         raise PeerError(ResponseCode.NO_PERMISSION, remark)
-    if _block_due_ms(broker, message) is not None:
+    if _block_due_ms(context, message) is not None:
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, "a transactional message cannot have delayInSeconds")
     half = half_of(message)
-    check_delay(broker, message, half)
-    appended = put_half(broker, half)
+    check_delay(context, message, half)
+    appended = put_half(context, half)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = marks(broker) | headers.texts(
-        msgId=offset_message_id(broker.host, appended.position),
+    answer.ext = marks(context) | headers.texts(
+        msgId=offset_message_id(context.host, appended.position),
         queueId=asked_queue,
         queueOffset=appended.queue_offset,
         transactionId=message.properties[props.UNIQ_KEY],
     )
-    return answer_when_stored(broker, half, answer, LogPosition(appended.position + appended.size))
+    return answer_when_stored(context, half, answer, LogPosition(appended.position + appended.size))
 
 
-def _block_due_ms(broker: Broker, message: Message, asked_ms: Millis | None = None) -> Millis | None:
+def _block_due_ms(context: Context, message: Message, asked_ms: Millis | None = None) -> Millis | None:
     """Return the due time by `delayInSeconds`, or None without such a delay or if it passed while the send waited.
 
     `asked_ms` is the arrival time of the send if it had to wait. Raises PeerError.
     """
-    if not broker.settings.blocks.enable:
+    if not context.settings.blocks.enable:
         return None
-    now_ms = broker.clock.now_ms()
+    now_ms = context.clock.now_ms()
     try:
         due_ms = asked_due_ms(
-            message, now_ms if asked_ms is None else asked_ms, broker.settings.blocks.max_delay_seconds
+            message, now_ms if asked_ms is None else asked_ms, context.settings.blocks.max_delay_seconds
         )
         return due_ms if due_ms is not None and due_ms > now_ms else None
     except SecondsRejected as error:
@@ -211,34 +208,34 @@ def _block_due_ms(broker: Broker, message: Message, asked_ms: Millis | None = No
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
 
 
-def _send_to_block(broker: Broker, message: Message, due_ms: Millis) -> Answer:
+def _send_to_block(context: Context, message: Message, due_ms: Millis) -> Answer:
     """Store a message in a block. The answer contains its origin in place of a log position."""
-    waits = broker.flush.is_sync and java_boolean(message.properties.get(props.WAIT, "true"))
+    waits = context.flush.is_sync and java_boolean(message.properties.get(props.WAIT, "true"))
     asked_queue = message.queue_id
-    stored = put_in_block(broker, message, due_ms)
+    stored = put_in_block(context, message, due_ms)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = marks(broker) | headers.texts(
-        msgId=offset_message_id(broker.host, LogPosition(origin_of(block_stream(stored.number), stored.index))),
+    answer.ext = marks(context) | headers.texts(
+        msgId=offset_message_id(context.host, LogPosition(origin_of(block_stream(stored.number), stored.index))),
         queueId=asked_queue,
         queueOffset=stored.index,
         transactionId=message.properties[props.UNIQ_KEY],
     )
-    return DurableInBlock(answer, broker.blocks.end) if waits else answer
+    return DurableInBlock(answer, context.blocks.end) if waits else answer
 
 
-def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: TopicConfig) -> Answer:
+def _send_batch(request: Request, context: Context, header: SendHeader, topic: TopicConfig) -> Answer:
     if header.topic.startswith(names.RETRY_PREFIX):
         remark = f"batch request does not support retry group {header.topic}"
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, remark)
     body = request.body
-    _check_body(broker, body)
+    _check_body(context, body)
     shared = props.parse(header.properties)
     level = java_int(shared.get(props.DELAY, "0"))
     if level is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"{props.DELAY} is {shared[props.DELAY]!r}: write a whole number")
     if level > 0 or header.sys_flag & SYS_TRANSACTION:
         raise PutFailed(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed or transactional")
-    queue_id = _pick_queue(broker, header, topic)
+    queue_id = _pick_queue(context, header, topic)
     messages = []
     try:
         inner = split_batch(body)
@@ -246,21 +243,21 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     for flag, inner_body, inner_properties in inner:
         properties = {**inner_properties, **shared}
-        message = _message(request, broker, header, topic, inner_body, properties)
+        message = _message(request, context, header, topic, inner_body, properties)
         message.flag, message.queue_id = flag, queue_id
         for name in (*props.OWN, *props.TIMER_REQUESTS, props.DELAY, props.DELAY_IN_SECONDS):
             message.properties.pop(name, None)  # a batch is never delayed
         messages.append(message)
-    check_place(broker, header.topic, queue_id)
-    appended = put_batch(broker, messages)
+    check_place(context, header.topic, queue_id)
+    appended = put_batch(context, messages)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = marks(broker) | headers.texts(
-        msgId=",".join(offset_message_id(broker.host, one.position) for one in appended),
+    answer.ext = marks(context) | headers.texts(
+        msgId=",".join(offset_message_id(context.host, one.position) for one in appended),
         queueId=queue_id,
         queueOffset=appended[0].queue_offset,
         transactionId=shared.get(props.UNIQ_KEY),
     )
-    return answer_when_stored(broker, messages[0], answer, LogPosition(appended[-1].position + appended[-1].size))
+    return answer_when_stored(context, messages[0], answer, LogPosition(appended[-1].position + appended[-1].size))
 
 
 def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
@@ -289,17 +286,17 @@ def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
 
 
 def _message(
-    request: Request, broker: Broker, header: SendHeader, topic: TopicConfig, body: bytes, properties: dict[str, str]
+    request: Request, context: Context, header: SendHeader, topic: TopicConfig, body: bytes, properties: dict[str, str]
 ) -> Message:
-    settings = broker.settings
+    settings = context.settings
     properties[props.MSG_REGION] = settings.broker.region_id
     properties[props.TRACE_ON] = "true" if settings.broker.trace_on else "false"
     if not properties.get(props.UNIQ_KEY):
-        properties[props.UNIQ_KEY] = broker.unique_ids.next()
+        properties[props.UNIQ_KEY] = context.unique_ids.next()
     properties[props.CLUSTER] = settings.broker.cluster
     return Message(
         topic=header.topic,
-        queue_id=_pick_queue(broker, header, topic),
+        queue_id=_pick_queue(context, header, topic),
         body=body,
         properties=properties,
         flag=header.flag,
@@ -310,35 +307,35 @@ def _message(
     )
 
 
-def _pick_queue(broker: Broker, header: SendHeader, topic: TopicConfig) -> int:
-    return header.queue_id if header.queue_id >= 0 else broker.randomness.randrange(max(1, topic.write_queue_nums))
+def _pick_queue(context: Context, header: SendHeader, topic: TopicConfig) -> int:
+    return header.queue_id if header.queue_id >= 0 else context.randomness.randrange(max(1, topic.write_queue_nums))
 
 
-def _redirect_if_spent(request: Request, broker: Broker, header: SendHeader, message: Message) -> None:
+def _redirect_if_spent(request: Request, context: Context, header: SendHeader, message: Message) -> None:
     """Make a message a dead letter if it was retried too often or its group consumes in order. Raises PeerError."""
     group_name = header.topic.removeprefix(names.RETRY_PREFIX)
-    group = broker.groups.get(group_name)
+    group = context.groups.get(group_name)
     if group is None:
         remark = f"subscription group not exist, {group_name}"
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     most = group.retry_max_times
     if request.command.version >= VERSION_WITH_MAX_TIMES and header.max_reconsume_times is not None:
         most = header.max_reconsume_times
-    in_order = broker.locks.any_held(group_name, broker.clock.monotonic_ms())
+    in_order = context.locks.any_held(group_name, context.clock.monotonic_ms())
     if header.reconsume_times > most or in_order:
-        dead = broker.topics.create_for_group(names.dead_letter_topic(group_name), 1)
+        dead = context.topics.create_for_group(names.dead_letter_topic(group_name), 1)
         message.topic, message.queue_id = dead.topic_name, 0
         message.properties[props.DELAY] = "-1"
 
 
-def _check_body(broker: Broker, body: bytes) -> None:
-    if len(body) > broker.settings.requests.body_bytes_max:
+def _check_body(context: Context, body: bytes) -> None:
+    if len(body) > context.settings.requests.body_bytes_max:
         raise PutFailed(PutStatus.MESSAGE_ILLEGAL)
 
 
-def marks(broker: Broker) -> dict[str, str]:
+def marks(context: Context) -> dict[str, str]:
     """Return the header fields of every send answer."""
     return {
-        props.MSG_REGION: broker.settings.broker.region_id,
-        props.TRACE_ON: "true" if broker.settings.broker.trace_on else "false",
+        props.MSG_REGION: context.settings.broker.region_id,
+        props.TRACE_ON: "true" if context.settings.broker.trace_on else "false",
     }

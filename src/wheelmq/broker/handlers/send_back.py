@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.answers import Answer, PeerError, reply
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, check_writable, put
 from wheelmq.broker.hook_contexts import send_back_context
@@ -19,35 +20,32 @@ from wheelmq.formats.wire.bodies import PERM_WRITE, TOPIC_UNIT_SUB
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.headers import VERSION_WITH_MAX_TIMES, SendBackHeader
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 _FIRST_LEVEL = 3
 TIMES_MAX: Final = (1 << 31) - 1
 """Greatest number that fits the record's field. Senders may give any number."""
 
 
 @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
-def send_back(request: Request, broker: Broker) -> Answer:
+def send_back(request: Request, context: Context) -> Answer:
     """Store the message again in the group's retry topic, delayed, or in its dead-letter topic."""
-    return when_topic_saved(request, broker, lambda: _send_back(request, broker))
+    return when_topic_saved(request, context, lambda: _send_back(request, context))
 
 
-def _send_back(request: Request, broker: Broker) -> Answer:
+def _send_back(request: Request, context: Context) -> Answer:
     """Raises PeerError, PutFailed, TopicUnsaved and QueueUnopened."""
     header = request.header(SendBackHeader)
-    group = broker.groups.get(header.group)
+    group = context.groups.get(header.group)
     if group is None:
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}")
-    check_writable(broker)
+    check_writable(context)
     if group.retry_queue_nums <= 0:
         return reply()
     sys_flag = TOPIC_UNIT_SUB if header.unit_mode else 0
-    topic = broker.topics.create_for_group(names.retry_topic(header.group), group.retry_queue_nums, sys_flag)
+    topic = context.topics.create_for_group(names.retry_topic(header.group), group.retry_queue_nums, sys_flag)
     if not topic.perm & PERM_WRITE:
         remark = f"the topic[{topic.topic_name}] sending message is forbidden"
         raise PeerError(ResponseCode.NO_PERMISSION, remark)
-    record = broker.store.log.record_at(LogPosition(header.offset))
+    record = context.store.log.record_at(LogPosition(header.offset))
     if record is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     old = record.message
@@ -59,9 +57,9 @@ def _send_back(request: Request, broker: Broker) -> Answer:
     most = group.retry_max_times
     if request.command.version >= VERSION_WITH_MAX_TIMES and header.max_reconsume_times is not None:
         most = header.max_reconsume_times
-    queue_id = broker.randomness.randrange(group.retry_queue_nums)
+    queue_id = context.randomness.randrange(group.retry_queue_nums)
     if old.reconsume_times >= most or header.delay_level < 0:
-        topic = broker.topics.create_for_group(names.dead_letter_topic(header.group), 1)
+        topic = context.topics.create_for_group(names.dead_letter_topic(header.group), 1)
         queue_id = 0
         properties[props.DELAY] = "0"
     else:
@@ -69,21 +67,21 @@ def _send_back(request: Request, broker: Broker) -> Answer:
     message = old.again(topic.topic_name, queue_id, properties)
     message.reconsume_times = min(message.reconsume_times + 1, TIMES_MAX)
     try:
-        check_place(broker, message.topic, queue_id)
+        check_place(context, message.topic, queue_id)
     except PutFailed as failed:
         raise _with_status(failed) from None
     is_stored = False
     try:
-        appended, _ = put(broker, message)
+        appended, _ = put(context, message)
         is_stored = True
     except PutFailed as failed:
         raise _with_status(failed) from None
     finally:
-        if broker.hooks.consume:
-            broker.hooks.after_consume(send_back_context(request, header, broker.host, topic.topic_name, is_stored))
-    broker.stats.note_sent_back(header.group, properties[props.RETRY_TOPIC])
+        if context.hooks.consume:
+            context.hooks.after_consume(send_back_context(request, header, context.host, topic.topic_name, is_stored))
+    context.stats.note_sent_back(header.group, properties[props.RETRY_TOPIC])
     late = reply(ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT)
-    return answer_when_stored(broker, message, reply(), LogPosition(appended.position + appended.size), late=late)
+    return answer_when_stored(context, message, reply(), LogPosition(appended.position + appended.size), late=late)
 
 
 def _with_status(failed: PutFailed) -> PutFailed:

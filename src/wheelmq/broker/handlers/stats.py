@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wheelmq.broker.answers import Answer, PeerError, reply
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire import bodies
@@ -12,15 +13,12 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.headers import StatsHeader
 from wheelmq.observe.stats import WindowFigures
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 
 @serves(RequestCode.VIEW_BROKER_STATS_DATA)
-def view_stats(request: Request, broker: Broker) -> Answer:
+def view_stats(request: Request, context: Context) -> Answer:
     """Return the figures of one counter, sampled in Apache's way (broker.statistics has the names)."""
     header = request.header(StatsHeader)
-    found = broker.stats.figures(header.stats_name, header.stats_key)
+    found = context.stats.figures(header.stats_name, header.stats_key)
     if found is None:
         remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
         raise PeerError(ResponseCode.SYSTEM_ERROR, remark)

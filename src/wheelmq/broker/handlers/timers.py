@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from wheelmq.broker.answers import Answer, Deferred, PeerError, reply
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.delay import listing
@@ -21,9 +22,6 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import CountTimersHeader, FindTimersHeader, ListTimersHeader
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 LISTED_MAX: Final = 500
 """Greatest number of messages in one answer, so that no answer takes long."""
 FOUND_MAX: Final = 64
@@ -31,25 +29,25 @@ FOUND_MAX: Final = 64
 
 
 @serves(RequestCode.GET_TIMER_CHECK_POINT)
-def get_check_point(request: Request, broker: Broker) -> Answer:
+def get_check_point(request: Request, context: Context) -> Answer:
     """Return the present values of Apache's timercheck."""
-    return reply(body=broker.timer.check(broker.releaser.earliest_in_hand_ms()).pack())
+    return reply(body=context.timer.check(context.releaser.earliest_in_hand_ms()).pack())
 
 
 @serves(RequestCode.GET_TIMER_METRICS)
-def get_metrics(request: Request, broker: Broker) -> Answer:
+def get_metrics(request: Request, context: Context) -> Answer:
     """Return the number of pending messages by real topic (RocketMQ: TimerMetrics)."""
-    return reply(body=bodies.write(broker.timer_metrics.table()))
+    return reply(body=bodies.write(context.timer_metrics.table()))
 
 
 @serves(RequestCode.GET_ALL_DELAY_OFFSET)
-def get_delay_offsets(request: Request, broker: Broker) -> Answer:
+def get_delay_offsets(request: Request, context: Context) -> Answer:
     """Return for each level the present queue offset of its first pending message (RocketMQ: delayOffset.json)."""
-    return reply(body=bodies.write(DelayOffsetsBody(offset_table=broker.timer.pending.levels.offsets(), wheelmq=True)))
+    return reply(body=bodies.write(DelayOffsetsBody(offset_table=context.timer.pending.levels.offsets(), wheelmq=True)))
 
 
 @serves(RequestCode.WMQ_LIST_TIMERS)
-def list_timers(request: Request, broker: Broker) -> Answer:
+def list_timers(request: Request, context: Context) -> Answer:
     """List pending messages from a place on, one JSON object per line. `nextPlace` is the next place, and `isLast`
     marks the end. With `soonest`, list the messages of some places that are due first; `found` counts all messages of
     these places."""
@@ -58,11 +56,11 @@ def list_timers(request: Request, broker: Broker) -> Answer:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"count is {header.count}: it must be 1 or more")
     wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
     if header.soonest and header.count <= LISTED_MAX:
-        return _soonest(header, broker, wanted)
-    seen = listing.glance(broker.timer, broker.blocks, header.place, wanted)
+        return _soonest(header, context, wanted)
+    seen = listing.glance(context.timer, context.blocks, header.place, wanted)
     next_place = seen.next_place
     body: list[bytes] = []
-    for place, pending in listing.lines(broker.timer, broker.blocks, seen, wanted):
+    for place, pending in listing.lines(context.timer, context.blocks, seen, wanted):
         if len(body) == min(header.count, LISTED_MAX):
             next_place = place
             break
@@ -73,15 +71,15 @@ def list_timers(request: Request, broker: Broker) -> Answer:
     return answer
 
 
-def _soonest(header: ListTimersHeader, broker: Broker, wanted: listing.Wanted) -> Command:
+def _soonest(header: ListTimersHeader, context: Context, wanted: listing.Wanted) -> Command:
     """Answer with the earliest messages of some places, by due time.
 
     Sorts all of them if a topic is given, because only the records have the name of the topic.
     """
-    seen = listing.glance(broker.timer, broker.blocks, header.place, wanted, listing.PLACES_MAX)
+    seen = listing.glance(context.timer, context.blocks, header.place, wanted, listing.PLACES_MAX)
     count = header.count if wanted.topic is None else None
     chosen = listing.soonest(seen, header.listed_before_ms, count)
-    lines = itertools.islice(listing.lines(broker.timer, broker.blocks, chosen, wanted), header.count)
+    lines = itertools.islice(listing.lines(context.timer, context.blocks, chosen, wanted), header.count)
     return reply(
         body=b"\n".join(msgspec.json.encode(pending) for _, pending in lines),
         nextPlace=seen.next_place,
@@ -91,7 +89,7 @@ def _soonest(header: ListTimersHeader, broker: Broker, wanted: listing.Wanted) -
 
 
 @serves(RequestCode.WMQ_COUNT_TIMERS)
-def count_timers(request: Request, broker: Broker) -> Answer:
+def count_timers(request: Request, context: Context) -> Answer:
     """Count pending messages from a place on by time step. The JSON answer maps the start of each step to its count.
 
     `nextPlace` is the next place, and `isLast` marks the end. Add up the counts of all answers.
@@ -100,7 +98,7 @@ def count_timers(request: Request, broker: Broker) -> Answer:
     if header.step_ms <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"stepMs is {header.step_ms}: it must be 1 or more")
     wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
-    seen = listing.glance(broker.timer, broker.blocks, header.place, wanted, listing.PLACES_MAX)
+    seen = listing.glance(context.timer, context.blocks, header.place, wanted, listing.PLACES_MAX)
     counts = listing.count_by(seen, header.step_ms)
     return reply(
         body=msgspec.json.encode(counts),
@@ -110,7 +108,7 @@ def count_timers(request: Request, broker: Broker) -> Answer:
 
 
 @serves(RequestCode.WMQ_FIND_TIMERS)
-def find_timers(request: Request, broker: Broker) -> Answer:
+def find_timers(request: Request, context: Context) -> Answer:
     """Return the outcomes of the delayed messages for a topic with a key, one JSON object per line. A place is an
     origin. From place 0 on come timers and levels, the oldest first. Then come messages in blocks, which are searched
     off the loop.
@@ -119,7 +117,7 @@ def find_timers(request: Request, broker: Broker) -> Answer:
     place, and `isLast` says that all blocks were searched.
     """
     header = request.header(FindTimersHeader)
-    index, log = broker.index, broker.store.log
+    index, log = context.index, context.store.log
     if index is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "messageIndexEnable is off, so the broker cannot search by key")
     if not header.key:
@@ -137,8 +135,8 @@ def find_timers(request: Request, broker: Broker) -> Answer:
     def searched(result: Any) -> Command:
         if isinstance(result, BaseException):
             raise result
-        found = delivery_states(broker.timer, broker.blocks, asked, find) if header.place <= 0 else []
-        found += delivery_states_of(broker.timer, broker.blocks, asked, find, result.origins)
+        found = delivery_states(context.timer, context.blocks, asked, find) if header.place <= 0 else []
+        found += delivery_states_of(context.timer, context.blocks, asked, find, result.origins)
         return reply(
             body=b"\n".join(map(msgspec.json.encode, found)),
             truncated=is_truncated,
@@ -150,6 +148,6 @@ def find_timers(request: Request, broker: Broker) -> Answer:
         return reply(ResponseCode.SYSTEM_BUSY, "the search of the blocks did not end in time: try again")
 
     answer = Deferred()
-    if not broker.searches.begin(header.key, header.place, answer.callback(searched)):
+    if not context.searches.begin(header.key, header.place, answer.callback(searched)):
         raise PeerError(ResponseCode.SYSTEM_BUSY, "the broker is searching blocks for other requests: try again")
-    return broker.holds.with_deadline(request, answer, broker.settings.requests.response_timeout_ms, late)
+    return context.holds.with_deadline(request, answer, context.settings.requests.response_timeout_ms, late)

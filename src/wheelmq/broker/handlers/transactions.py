@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.answers import Answer, PeerError, reply
+from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, put, put_half
 from wheelmq.broker.request import Request
@@ -20,9 +21,6 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.headers import EndTransactionHeader, ResumeCheckHeader
 from wheelmq.system.failpoint import reach
 
-if TYPE_CHECKING:
-    from wheelmq.broker.broker import Broker
-
 UNKNOWN: Final = 0
 _REMARKS: Final = {
     PutStatus.CREATE_MAPPED_FILE_FAILED: "Create mapped file failed.",
@@ -33,18 +31,18 @@ _REMARKS: Final = {
 
 
 @serves(RequestCode.END_TRANSACTION)
-def end_transaction(request: Request, broker: Broker) -> Answer:
+def end_transaction(request: Request, context: Context) -> Answer:
     """Commit a half message to its real topic, or roll it back. An unknown outcome gets no answer."""
     header = request.header(EndTransactionHeader)
     outcome = header.commit_or_rollback
     if outcome not in (UNKNOWN, COMMIT, ROLLBACK):
         raise PeerError(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
-    if not broker.settings.is_master:
+    if not context.settings.is_master:
         raise PeerError(ResponseCode.SLAVE_NOT_AVAILABLE, "the broker is a slave: only the master ends transactions")
     if outcome == UNKNOWN:
         return None
-    half = _half(broker, header)
-    transactions = broker.transactions
+    half = _half(context, header)
+    transactions = context.transactions
     pending = transactions.find(half)
     if pending is None and transactions.has_ended_as(half, outcome):
         return reply()
@@ -53,16 +51,16 @@ def end_transaction(request: Request, broker: Broker) -> Answer:
     if outcome == ROLLBACK:
         transactions.end(pending, outcome)
         return reply()
-    return _commit(broker, pending)
+    return _commit(context, pending)
 
 
-def _half(broker: Broker, header: EndTransactionHeader) -> Record:
+def _half(context: Context, header: EndTransactionHeader) -> Record:
     """Return the half message of a request. Raises PeerError if there is none or it has another producer group."""
-    half = broker.store.log.record_at(LogPosition(header.position))
+    half = context.store.log.record_at(LogPosition(header.position))
     if half is None or half.message.topic != names.HALF_TOPIC:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
-    time_out_ms = broker.settings.transactions.time_out_ms
-    if not header.from_transaction_check and halves.is_too_late(half.message, broker.clock.now_ms(), time_out_ms):
+    time_out_ms = context.settings.transactions.time_out_ms
+    if not header.from_transaction_check and halves.is_too_late(half.message, context.clock.now_ms(), time_out_ms):
         remark = "The transaction timed out: its producer must wait for a check and answer it"
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, remark)
     group = half.message.properties.get(props.PRODUCER_GROUP)
@@ -73,10 +71,10 @@ def _half(broker: Broker, header: EndTransactionHeader) -> Record:
     return half
 
 
-def _commit(broker: Broker, half: Record) -> Answer:
+def _commit(context: Context, half: Record) -> Answer:
     try:
         message = halves.committed(half)
-        appended, _ = put(broker, message)
+        appended, _ = put(context, message)
     except halves.Unending as error:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     except PutFailed as failed:
@@ -84,20 +82,20 @@ def _commit(broker: Broker, half: Record) -> Answer:
         remark = _REMARKS.get(failed.status)
         raise PutFailed(failed.status, failed.detail, code=code, remark=remark) from None
     reach("transaction.committed")
-    broker.transactions.end(half, COMMIT)
-    return answer_when_stored(broker, message, reply(), LogPosition(appended.position + appended.size), late=reply())
+    context.transactions.end(half, COMMIT)
+    return answer_when_stored(context, message, reply(), LogPosition(appended.position + appended.size), late=reply())
 
 
 @serves(RequestCode.RESUME_CHECK_HALF_MESSAGE)
-def resume_check(request: Request, broker: Broker) -> Answer:
+def resume_check(request: Request, context: Context) -> Answer:
     """Check an expired transaction again, by the id of its message (an administrator's command)."""
     try:
         _, position = parse_offset_message_id(request.header(ResumeCheckHeader).msg_id)
     except ValueError as error:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-    record = broker.store.log.record_at(position)
+    record = context.store.log.record_at(position)
     if record is None or record.message.topic != names.CHECK_MAX_TIME_TOPIC:
         remark = f"no message of {names.CHECK_MAX_TIME_TOPIC} has this id: use the id of a message in this topic"
         raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
-    put_half(broker, halves.resumed(record))
+    put_half(context, halves.resumed(record))
     return reply()
