@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
+from wheelmq.delay.blocks.arming import arm_rows, arm_units
 from wheelmq.delay.blocks.block import Block, Put
 from wheelmq.delay.blocks.blocks import Blocks, Removal
-from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.delay.blocks.recover import pending_of, settle_by_log
 from wheelmq.delay.blocks.row_check import check_window
 from wheelmq.delay.blocks.settlement import BlockSettlement
@@ -28,7 +28,6 @@ from wheelmq.delay.pending import PendingTable
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.scans import falls_short
 from wheelmq.delay.timer.turns import BlockWindow, Turns
-from wheelmq.formats.disk.block import FLAG_LONG
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import (
     Stream,
@@ -99,7 +98,7 @@ class BlockScheduler:
         self._waiting[real_queue] += 1
         self._pending.park_in_block(origin, hashed, real_queue)
         if due_ms <= self._armed_through_ms():
-            self._arm(block, np.array([put.index]), block.queue.read(put.index, 1), by="block_lane")
+            arm_units(self._pending, block, np.array([put.index]), block.queue.read(put.index, 1), by="block_lane")
         return put
 
     def _armed_through_ms(self) -> int:
@@ -110,17 +109,6 @@ class BlockScheduler:
         plan = self._turns.plan
         planned_ms = plan.blocks.through_ms if plan is not None and plan.blocks is not None else 0
         return max(self.walked_ms, planned_ms)
-
-    def _arm(self, block: Block, indices: Indices, units: Units, *, by: str) -> None:
-        refs = ref.make(len(indices))
-        refs[:, ref.FIRE_MS] = units["due_ms"]
-        refs[:, ref.ORIGIN] = indices | origin_of(block_stream(block.number), 0)
-        refs[:, ref.POSITION] = units["position"]
-        refs[:, ref.SIZE] = units["size"]
-        refs[:, ref.FLAGS] = np.where(units["flags"] & FLAG_LONG, ref.FLAG_LONG, 0)
-        refs = refs[refs[:, ref.SIZE] > 0]
-        if len(refs):
-            self._pending.arm(ref.by_fire_time(refs), enqueue_ms=ref.NO_ENQUEUE_MS, by=by)
 
     # The tick ------------------------------------------------------------------------------------------------------
 
@@ -136,7 +124,7 @@ class BlockScheduler:
                 near = self.blocks.get(number)
                 if near is not None:
                     indices, units = near.queue.due_between(self.walked_ms, near_ms, self.wheel.counted_to(near))
-                    self._arm(near, indices, units, by="block_lane")
+                    arm_units(self._pending, near, indices, units, by="block_lane")
                     self._note_walked(near, units["position"].astype(np.int64), units["size"].astype(np.int64))
             self._walk_to(near_ms)
 
@@ -180,7 +168,7 @@ class BlockScheduler:
         for block in self.blocks.behind():
             for first, units in block.queue.chunks(self.wheel.counted_to(block)):
                 mine = np.flatnonzero(units["due_ms"] <= through_ms)
-                self._arm(block, first + mine, units[mine], by="block_lane")
+                arm_units(self._pending, block, first + mine, units[mine], by="block_lane")
 
     def take_settled(self, rows: Rows) -> None:
         """Note the messages of blocks that the journal's rows settle."""
@@ -231,16 +219,7 @@ class BlockScheduler:
     def commit(self, window: BlockWindow | None, parts: list[TurnRows], write_ms: int) -> None:
         """Arm the rows of a checked window, and move S."""
         for rows in parts:
-            refs = ref.make(len(rows))
-            for column, name in (
-                (ref.FIRE_MS, "fire_ms"),
-                (ref.ORIGIN, "origin"),
-                (ref.POSITION, "position"),
-                (ref.SIZE, "size"),
-            ):
-                refs[:, column] = rows[name]
-            refs[:, ref.FLAGS] = np.where(rows["delay_ms"] > ref.LONG_DELAY_MS, ref.FLAG_LONG, 0)
-            self._pending.arm(refs, enqueue_ms=write_ms, by="pipeline")
+            refs = arm_rows(self._pending, rows, write_ms)
             for stream, mine in by_stream(refs[:, ref.ORIGIN]):
                 block = self.blocks.get(stream_number(stream))
                 if block is not None:
@@ -268,7 +247,7 @@ class BlockScheduler:
             for found in pending_of(self._store, block, self._pending):
                 self._waiting.update(found.real_queues.tolist())
                 near = found.units["due_ms"] <= self.walked_ms
-                self._arm(block, found.indices[near], found.units[near], by="recovery")
+                arm_units(self._pending, block, found.indices[near], found.units[near], by="recovery")
             if block.start_ms <= self.walked_ms < block.end_ms:
                 self.wheel.bring_in(block)
         reach("blocks.wheel")
