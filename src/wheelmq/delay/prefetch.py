@@ -76,7 +76,7 @@ class BlockPrefetcher:
     def poll(self) -> None:
         """Start to prefetch the records armed since the last call, unless a prefetch is running."""
         if self._lane.walked and not self._flight.is_running:
-            walked, self._lane.walked = self._lane.walked, []
+            walked = self._lane.walked.take()
 
             def job() -> None:
                 for records in walked:

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from wheelmq.delay.blocks.blocks import Blocks, Removal
 from wheelmq.delay.blocks.recover import pending_of, settle_by_log
 from wheelmq.delay.blocks.row_check import check_window
 from wheelmq.delay.blocks.settlement import BlockSettlement
+from wheelmq.delay.blocks.walked import WalkedBuffer
 from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts
 from wheelmq.delay.pending import PendingTable
 from wheelmq.delay.timer.rows import TurnRows
@@ -40,7 +41,6 @@ from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.journal import Rows
-from wheelmq.store.mapped import HeldFiles
 from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
 from wheelmq.system.single_flight import SingleFlight
@@ -51,14 +51,6 @@ NEAR_MS: Final = 1000
 """The tick arms messages that are due within this time and that no turn scanned."""
 ROWS_MAX: Final = 200_000
 """Limit of the rows that one turn scans, unless a single second has more."""
-
-
-class WalkedRecords(NamedTuple):
-    """Positions and sizes of records in the log of a block. They may be read off the event loop."""
-
-    files: HeldFiles
-    positions: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
 
 
 class BlockScheduler:
@@ -78,8 +70,7 @@ class BlockScheduler:
         """Records before this log position settle only messages whose units are flagged on disk."""
         self._waiting: Counter[int] = Counter()
         """Number of pending messages of blocks, by the row of their real queue."""
-        self.walked: list[WalkedRecords] = []
-        """The records of messages that scans armed. The prefetcher takes them from here."""
+        self.walked = WalkedBuffer()
 
     # Put -----------------------------------------------------------------------------------------------------------
 
@@ -125,7 +116,7 @@ class BlockScheduler:
                 if near is not None:
                     indices, units = near.queue.due_between(self.walked_ms, near_ms, self.wheel.counted_to(near))
                     arm_units(self._pending, near, indices, units, by="block_lane")
-                    self._note_walked(near, units["position"].astype(np.int64), units["size"].astype(np.int64))
+                    self.walked.add(near, units["position"].astype(np.int64), units["size"].astype(np.int64))
             self._walk_to(near_ms)
 
     def _count_near(self, goal_ms: int) -> None:
@@ -223,15 +214,10 @@ class BlockScheduler:
             for stream, mine in by_stream(refs[:, ref.ORIGIN]):
                 block = self.blocks.get(stream_number(stream))
                 if block is not None:
-                    self._note_walked(block, refs[mine, ref.POSITION], refs[mine, ref.SIZE])
+                    self.walked.add(block, refs[mine, ref.POSITION], refs[mine, ref.SIZE])
         self._planned = None
         if window is not None:
             self._walk_to(window.through_ms)
-
-    def _note_walked(self, block: Block, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> None:
-        if len(positions):
-            files = HeldFiles(block.log.files, int(positions.min()), int(positions.max()))
-            self.walked.append(WalkedRecords(files, positions, sizes))
 
     # Start ---------------------------------------------------------------------------------------------------------
 
