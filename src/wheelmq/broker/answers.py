@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -26,39 +24,18 @@ class PeerError(Exception):
         """Header of the answer, if it has more than code and remark."""
 
 
-@dataclass(slots=True)
-class Durable:
-    """An answer that waits until the log is on disk up to `position`.
-
-    If that takes too long, `late` replaces it. Without `late`, the answer then says FLUSH_DISK_TIMEOUT.
-    """
-
-    reply: Command
-    position: LogPosition
-    late: Command | None = None
-
-
-@dataclass(slots=True)
-class DurableInBlock:
-    """An answer that waits until `put_count` messages of blocks are on disk.
-
-    If that takes too long, it says FLUSH_DISK_TIMEOUT.
-    """
-
-    reply: Command
-    put_count: int
-
-
 class Deferred:
     """An answer that is given later, at most once.
 
     The part that makes the answer calls `give` or `fail`. The answer may be another deferred one.
     """
 
-    __slots__ = ("_given", "_taker", "is_accepted", "is_over")
+    __slots__ = ("_given", "_taker", "is_accepted", "is_over", "reply")
 
-    def __init__(self) -> None:
-        self.is_accepted = False
+    def __init__(self, reply: Command | None = None) -> None:
+        self.reply = reply
+        """The answer, if it is known and waits only for the disk. Another one is given if that takes too long."""
+        self.is_accepted = reply is not None
         """Whether the request counts as served before its answer is known."""
         self.is_over = False
         """Whether the answer was given, or nobody gets one any more."""
@@ -115,6 +92,19 @@ class Deferred:
             taker(given)
 
 
+def when_known(given: Given, use: Callable[[Known], Command | None]) -> Answer:
+    """Return the answer that `use` makes of an answer or an exception, as soon as it is known.
+
+    An answer that waits for the disk is known already. It waits further, unless `use` returns another one.
+    """
+    if not isinstance(given, Deferred):
+        return use(given)
+    if given.reply is None:
+        return given.then(lambda known: when_known(known, use))
+    answer = use(given.reply)
+    return given if answer is given.reply else answer
+
+
 def run_on_worker(worker: Worker, job: Callable[[], object], make: Callable[[Any], Answer]) -> Deferred:
     """Run `job` on a worker. Return the answer that `make` makes of its result, or of the exception that it raises."""
     answer = Deferred()
@@ -122,9 +112,11 @@ def run_on_worker(worker: Worker, job: Callable[[], object], make: Callable[[Any
     return answer
 
 
-Answer = Command | Durable | DurableInBlock | Deferred | None
+Answer = Command | Deferred | None
 Given = Answer | Exception
 """An answer, or the exception of a handler, which becomes an answer."""
+Known = Command | Exception | None
+"""An answer that is not deferred, or an exception."""
 
 
 def reply(

@@ -15,7 +15,7 @@ from typing import Final
 
 from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.admission.unsupported_codes import REASONS
-from wheelmq.broker.answers import Answer, Deferred, Durable, DurableInBlock, Given, PeerError
+from wheelmq.broker.answers import Answer, Deferred, Given, Known, PeerError, when_known
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.context import Context
 from wheelmq.broker.request import Request
@@ -92,13 +92,6 @@ class Dispatch:
         """Answer the request `opaque`, now or as soon as possible. A deferred answer keeps only its code."""
         if isinstance(given, Deferred):
             given.when_given(partial(self._deliver, connection, code, opaque))
-        elif isinstance(given, Durable):
-            encoded = encode_answer(opaque, given.reply)
-            late = None if given.late is None else encode_answer(opaque, given.late)
-            self._context.flush.answer_when_durable(given.position, connection, encoded, late)
-        elif isinstance(given, DurableInBlock):
-            encoded = encode_answer(opaque, given.reply)
-            self._context.flush.answer_when_blocks_are_durable(given.put_count, connection, encoded)
         elif isinstance(given, Exception):
             self.answer(connection, opaque, self._answer_to(connection, code, given))
         elif given is not None:
@@ -135,7 +128,8 @@ class Dispatch:
         connection, command, hooks = request.connection, request.command, self._context.hooks.rpc
         address = peer_text(connection)
 
-        def after(answer: Command | None) -> Command | None:
+        def after(known: Known) -> Command | None:
+            answer = self._answer_to(connection, command, known) if isinstance(known, Exception) else known
             for hook in hooks:
                 try:
                     hook.after_response(address, command, answer)
@@ -147,19 +141,8 @@ class Dispatch:
             for hook in hooks:
                 hook.before_request(address, command)
         except Exception as error:
-            return after(self._answer_to(connection, command, error))
-        return self._run_after(request, self._serve(request), after)
-
-    def _run_after(self, request: Request, given: Given, after: Callable[[Command | None], Command | None]) -> Answer:
-        """Return the answer, so that the hooks get it once it is known."""
-        if isinstance(given, Deferred):
-            return given.then(lambda made: self._run_after(request, made, after))
-        if isinstance(given, Exception):
-            return after(self._answer_to(request.connection, request.command, given))
-        if isinstance(given, Durable | DurableInBlock):
-            changed = after(given.reply)
-            return given if changed is given.reply else changed
-        return after(given)
+            return after(error)
+        return when_known(self._serve(request), after)
 
     def _answer_to(self, connection: Connection, asked: Command | int, error: Exception) -> Command:
         """Return the answer to the exception of a request.

@@ -12,16 +12,22 @@ A failed fsync is final: the kernel may have dropped the pages, so nothing may b
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+import msgspec
+
 from wheelmq.broker.admission.store_health import StoreHealth
+from wheelmq.broker.answers import Answer, Deferred
 from wheelmq.broker.connection import Connection
-from wheelmq.broker.holds import DurableAnswers
 from wheelmq.broker.settings import FlushMode, FlushSettings
 from wheelmq.delay.blocks.blocks import Blocks, Note
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.store.store import Store
 from wheelmq.system.memory import PHYSICAL_BYTES
 from wheelmq.system.single_flight import SingleFlight
@@ -38,6 +44,39 @@ BURST_MS_MAX: Final = 5000
 BURST_BYTES_MAX: Final = min(768 << 20, PHYSICAL_BYTES // 20)
 """A burst delays no flush of more bytes than this: a million small messages. The system blocks a thread that writes
 to a page once too much of its memory is unwritten (vm.dirty_ratio). This limit is well below that."""
+
+
+End = Callable[[bool], None]
+"""Ends a wait for the disk. Called once: with True when the bytes are on disk, with False if that failed or took too
+long."""
+
+
+class DurableAnswers:
+    """Finished answers, ordered by the log position or the number of messages in blocks that they wait for."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, int, End]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, position: int, now_ms: int, end: End) -> None:
+        """Let answers wait until everything up to `position` is on disk."""
+        self._waiting.append((position, now_ms, end))
+
+    def free(self, durable: int) -> None:
+        """Send the answers that wait for at most `durable`."""
+        while self._waiting and self._waiting[0][0] <= durable:
+            self._waiting.popleft()[2](True)
+
+    def oldest_ms(self) -> int | None:
+        """Return when the oldest answer began to wait."""
+        return self._waiting[0][1] if self._waiting else None
+
+    def end_overdue(self, before_ms: int | None) -> None:
+        """End the waits that began at `before_ms` or earlier; None ends all."""
+        while self._waiting and (before_ms is None or self._waiting[0][1] <= before_ms):
+            self._waiting.popleft()[2](False)
 
 
 class _Side:
@@ -78,31 +117,39 @@ class Flush:
     def is_sync(self) -> bool:
         return self._settings.mode is FlushMode.SYNC
 
-    def answer_when_durable(
-        self, position: LogPosition, connection: Connection, frames: bytes, late: bytes | None = None
-    ) -> None:
-        """Send `frames` once the log is on disk up to `position`.
+    def answer_when_durable(self, position: LogPosition, connection: Connection, frames: bytes) -> None:
+        """Send `frames`, which the kernel wrote, once the log is on disk up to `position`.
 
-        After a failure or a timeout, `late` is sent instead. Without `late`, the answers in `frames` then say
-        FLUSH_DISK_TIMEOUT.
+        After a failure or a timeout, the answers in `frames` say FLUSH_DISK_TIMEOUT.
         """
-        self._hold(self._of_log, position, self._store.log.synced, connection, frames, late)
-
-    def answer_when_blocks_are_durable(
-        self, put_count: int, connection: Connection, frames: bytes, late: bytes | None = None
-    ) -> None:
-        """Do the same once the first `put_count` messages of blocks since the start are on disk."""
-        self._hold(self._of_blocks, put_count, self._blocks.synced, connection, frames, late)
-
-    def _hold(
-        self, side: _Side, upto: int, synced: int, connection: Connection, frames: bytes, late: bytes | None
-    ) -> None:
-        if upto <= synced:
+        if position <= self._store.log.synced:
             connection.send(frames)
-        elif self._health.failure is not None:
-            connection.send(late or _as_timed_out(frames))
         else:
-            side.answers.add(upto, self._store.clock.monotonic_ms(), connection, frames, late)
+            self._wait(self._of_log, position, partial(_send, connection, frames))
+
+    def defer(self, reply: Command, position: LogPosition, late: Command | None = None) -> Answer:
+        """Return `reply` as an answer that waits until the log is on disk up to `position`.
+
+        After a failure or a timeout, `late` is given instead. Without `late`, `reply` then says FLUSH_DISK_TIMEOUT.
+        """
+        return self._defer(self._of_log, position, self._store.log.synced, reply, late)
+
+    def defer_for_blocks(self, reply: Command, put_count: int) -> Answer:
+        """Do the same once the first `put_count` messages of blocks since the start are on disk."""
+        return self._defer(self._of_blocks, put_count, self._blocks.synced, reply, None)
+
+    def _defer(self, side: _Side, upto: int, synced: int, reply: Command, late: Command | None) -> Answer:
+        if upto <= synced:
+            return reply
+        answer = Deferred(reply)
+        self._wait(side, upto, partial(_give, answer, late))
+        return answer
+
+    def _wait(self, side: _Side, upto: int, end: End) -> None:
+        if self._health.failure is not None:
+            end(False)
+        else:
+            side.answers.add(upto, self._store.clock.monotonic_ms(), end)
             side.is_wanted = True
 
     def want(self) -> None:
@@ -176,8 +223,7 @@ class Flush:
 
     def _answer_overdue(self, before_ms: int | None) -> None:
         for side in self._sides():
-            for connection, frames, late in side.answers.take_overdue(before_ms):
-                connection.send(late or _as_timed_out(frames))
+            side.answers.end_overdue(before_ms)
 
     def _log_flushed(self, upto: LogPosition) -> None:
         if self._health.failure is None:
@@ -194,13 +240,29 @@ class Flush:
         self._health.fail(error)
 
 
-def _as_timed_out(frames: bytes) -> bytes:
-    """Return the answers in `frames` with FLUSH_DISK_TIMEOUT: the messages are stored, and may not be on disk."""
+def _give(answer: Deferred, late: Command | None, is_durable: bool) -> None:
+    """Give the reply that waited for the disk, or what replaces it."""
+    assert answer.reply is not None
+    if is_durable:
+        answer.give(answer.reply)
+    else:
+        answer.give(_as_timed_out(answer.reply) if late is None else late)
+
+
+def _send(connection: Connection, frames: bytes, is_durable: bool) -> None:
+    connection.send(frames if is_durable else _all_as_timed_out(frames))
+
+
+def _as_timed_out(reply: Command) -> Command:
+    """Return `reply` with FLUSH_DISK_TIMEOUT: the message is stored, and may not be on disk."""
+    return msgspec.structs.replace(reply, code=int(ResponseCode.FLUSH_DISK_TIMEOUT))
+
+
+def _all_as_timed_out(frames: bytes) -> bytes:
+    """Return the answers in `frames` with FLUSH_DISK_TIMEOUT."""
     changed = []
     at = 0
     while (end := frame.frame_end(frames, at, len(frames))) is not None:
-        command = frame.decode(frames, at, end)
-        command.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
-        changed.append(frame.encode(command))
+        changed.append(frame.encode(_as_timed_out(frame.decode(frames, at, end))))
         at = end
     return b"".join(changed)

@@ -1,4 +1,4 @@
-"""Requests that wait for an answer: long polls, and answers that wait for the disk.
+"""Requests that are held: long polls, and requests whose answer another part gives before a deadline.
 
 An event of a key costs only as much as the requests that it concerns. Pulls by tags are found by the tags of the new
 messages. Pulls by an expression are found by one evaluation of each expression. A connection that does not read costs
@@ -411,38 +411,3 @@ class Holds:
                 for serial, one in waiting.all.items()
             ]
             heapq.heapify(self._deadlines)
-
-
-class DurableAnswers:
-    """Finished answers, ordered by the log position or the number of messages in blocks that they wait for."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[int, int, Connection, bytes, bytes | None]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, position: int, now_ms: int, connection: Connection, frames: bytes, late: bytes | None = None) -> None:
-        """Keep `frames` until everything up to `position` is on disk. If they are overdue, `late` replaces them."""
-        self._waiting.append((position, now_ms, connection, frames, late))
-
-    def free(self, durable: int) -> None:
-        """Send the answers that wait for at most `durable`."""
-        while self._waiting and self._waiting[0][0] <= durable:
-            _, _, connection, frames, _ = self._waiting.popleft()
-            connection.send(frames)
-
-    def oldest_ms(self) -> int | None:
-        """Return when the oldest answer began to wait."""
-        return self._waiting[0][1] if self._waiting else None
-
-    def take_overdue(self, before_ms: int | None) -> list[tuple[Connection, bytes, bytes | None]]:
-        """Take the answers that began to wait at `before_ms` or earlier; None takes all.
-
-        Returns the connection, the frames and the replacement of each, which is None if it has none.
-        """
-        overdue = []
-        while self._waiting and (before_ms is None or self._waiting[0][1] <= before_ms):
-            _, _, connection, frames, late = self._waiting.popleft()
-            overdue.append((connection, frames, late))
-        return overdue

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from wheelmq.broker.answers import Answer, Durable, DurableInBlock, PeerError
+from wheelmq.broker.answers import PeerError
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 
@@ -178,15 +178,14 @@ class Hooks:
             except Exception:
                 log.exception("a hook failed before a send")
 
-    def after_send(self, context: SendMessageContext, answer: Answer) -> None:
+    def after_send(self, context: SendMessageContext, answer: Command | None) -> None:
         """Call the hooks after a send, with the fields of its answer."""
-        found = answer.reply if isinstance(answer, Durable | DurableInBlock) else answer
-        if isinstance(found, Command):
-            context.code, context.remark = found.code, found.remark
-            context.message_id = found.ext.get("msgId")
+        if answer is not None:
+            context.code, context.remark = answer.code, answer.remark
+            context.message_id = answer.ext.get("msgId")
             context.is_success = context.message_id is not None
             if context.is_success:
-                context.queue_id, context.queue_offset = int(found.ext["queueId"]), int(found.ext["queueOffset"])
+                context.queue_id, context.queue_offset = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
         for hook in self.send:
             try:
                 hook.send_message_after(context)

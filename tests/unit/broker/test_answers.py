@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from wheelmq.broker.answers import Answer, Deferred, Given, PeerError, reply, run_on_worker
+from wheelmq.broker.answers import Answer, Deferred, Given, Known, PeerError, reply, run_on_worker, when_known
 from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.workers import HeldWorker
 
 ERROR = PeerError(ResponseCode.NO_PERMISSION, "not you")
@@ -96,6 +97,65 @@ class TestWorker:
         got: list[Given] = []
         answer.when_given(got.append)
         assert got == [reply(remark="broken")]
+
+
+class TestReply:
+    """An answer that waits for the disk is known, and counts, before it is given."""
+
+    def test_a_known_reply_counts_before_it_is_given(self) -> None:
+        answer = Deferred(FIRST)
+        assert answer.reply is FIRST and answer.is_accepted and not answer.is_over
+
+    def test_another_answer_may_be_given_instead(self) -> None:
+        got: list[Given] = []
+        answer = Deferred(FIRST)
+        answer.when_given(got.append)
+        answer.give(SECOND)
+        assert got == [SECOND]
+
+
+class TestWhenKnown:
+    def test_an_answer_is_known_at_once(self) -> None:
+        assert when_known(FIRST, lambda known: SECOND) is SECOND
+        assert when_known(None, lambda known: FIRST if known is None else None) is FIRST
+        assert when_known(ERROR, lambda known: reply(remark=str(known))) == reply(remark="not you")
+
+    def test_a_deferred_answer_is_known_once_it_is_given(self, answer: Deferred) -> None:
+        got: list[Given] = []
+        changed = when_known(answer, lambda known: SECOND if known is FIRST else None)
+        assert isinstance(changed, Deferred)
+        changed.when_given(got.append)
+        answer.give(FIRST)
+        assert got == [SECOND]
+
+    def test_a_reply_is_known_before_it_is_given(self) -> None:
+        seen: list[Known] = []
+
+        def see(known: Known) -> Command | None:
+            seen.append(known)
+            return FIRST
+
+        answer = Deferred(FIRST)
+        assert when_known(answer, see) is answer and seen == [FIRST]
+        answer.give(SECOND)  # it came too late
+        assert seen == [FIRST]
+
+    def test_an_answer_in_place_of_a_reply_does_not_wait(self) -> None:
+        assert when_known(Deferred(FIRST), lambda known: SECOND) is SECOND
+
+    def test_a_deferred_answer_may_be_a_reply_that_waits(self, answer: Deferred) -> None:
+        got: list[Given] = []
+        seen: list[Known] = []
+
+        def see(known: Known) -> Command | None:
+            seen.append(known)
+            return FIRST
+
+        changed, waiting = when_known(answer, see), Deferred(FIRST)
+        assert isinstance(changed, Deferred)
+        changed.when_given(got.append)
+        answer.give(waiting)
+        assert seen == [FIRST] and got == [waiting]
 
 
 class TestThen:

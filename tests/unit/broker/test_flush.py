@@ -76,6 +76,14 @@ class TestSync:
         harness.tick()
         assert (asked.answer is None) is waits
 
+    def test_a_oneway_send_asks_for_no_flush(self, harness: BrokerHarness) -> None:
+        harness.broker.context.topics.create_for_group("T", 1)
+        harness.broker.context.topics.file.save_now()
+        harness.submit(harness.send_command("T"), oneway=True)
+        assert not harness.broker.context.flush.is_asked_for()
+        harness.submit(harness.send_command("T"))
+        assert harness.broker.context.flush.is_asked_for()
+
     def test_a_delayed_send_waits_for_the_disk(self, harness: BrokerHarness) -> None:
         asked = harness.submit(harness.send_command("T", delay_ms=5000))
         harness.tick()

@@ -161,6 +161,15 @@ class TestRpc:
             harness.run_jobs()
             assert asked.answer is not None and asked.answer.code == 0
 
+    def test_the_answer_of_a_failed_hook_does_not_wait_for_the_disk(self, tmp_path: Path, seen: Seen) -> None:
+        with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", worker=HeldWorker()) as harness:
+            harness.broker.context.hooks.register_rpc_hook(seen)
+            seen.raises_after = FORBIDDEN
+            asked = harness.submit(harness.send_command("T"))
+            harness.tick()
+            assert asked.answer is not None and asked.answer.code == ResponseCode.NO_PERMISSION
+            harness.run_jobs()  # the flush sends no second answer
+
     def test_rpc_hooks_see_a_request_that_fails_after_a_wait(self, tmp_path: Path, seen: Seen) -> None:
         tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:

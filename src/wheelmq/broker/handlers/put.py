@@ -11,9 +11,10 @@ import msgspec
 
 from wheelmq.broker.admission.error_text import rejection_text
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
-from wheelmq.broker.answers import Answer, Durable, PeerError
+from wheelmq.broker.answers import Answer, PeerError
 from wheelmq.broker.context import Context
 from wheelmq.broker.handlers.timed import timed
+from wheelmq.broker.request import Request
 from wheelmq.broker.transactions.halves import ROOM_BYTES, has_room
 from wheelmq.delay.blocks.block import Put
 from wheelmq.delay.blocks.park import park_in_block
@@ -184,15 +185,27 @@ def _admit(context: Context, message: Message) -> None:
         message.properties.pop(name, None)
 
 
+def waits_for_disk(request: Request, context: Context, message: Message) -> bool:
+    """Return whether the sender of `message` waits for the disk, by the flush mode and the message's WAIT."""
+    if request.command.is_oneway or not context.flush.is_sync:
+        return False
+    return java_boolean(message.properties.get(props.WAIT, "true"))
+
+
 def answer_when_stored(
-    context: Context, message: Message, answer: Command, end: LogPosition, *, late: Command | None = None
+    request: Request,
+    context: Context,
+    message: Message,
+    answer: Command,
+    end: LogPosition,
+    *,
+    late: Command | None = None,
 ) -> Answer:
-    """Return `answer` now, or once the log is on disk up to `end`, by the flush mode and the message's WAIT.
+    """Return `answer` now, or once the log is on disk up to `end` if the sender waits for that.
 
     `late` is the answer if that takes too long. Without it, `answer` gets the code FLUSH_DISK_TIMEOUT.
     """
-    waits = java_boolean(message.properties.get(props.WAIT, "true"))
-    return Durable(answer, end, late) if context.flush.is_sync and waits else answer
+    return context.flush.defer(answer, end, late) if waits_for_disk(request, context, message) else answer
 
 
 def recall_handle(context: Context, message: Message) -> str | None:

@@ -89,4 +89,4 @@ def _recall(request: Request, context: Context, header: RecallHeader) -> Answer:
     )
     appended, cancelled = put(context, message)
     answer = reply(msgId=handle.unique_key, cancelResult=cancelled, MSG_REGION=context.settings.broker.region_id)
-    return answer_when_stored(context, message, answer, LogPosition(appended.position + appended.size))
+    return answer_when_stored(request, context, message, answer, LogPosition(appended.position + appended.size))

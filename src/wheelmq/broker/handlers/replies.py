@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
-from wheelmq.broker.answers import Answer, Deferred, Durable, PeerError
+from wheelmq.broker.answers import Answer, Deferred, PeerError
 from wheelmq.broker.calls import Unanswered
 from wheelmq.broker.connection import Connection, host_text, peer_text
 from wheelmq.broker.context import Context
@@ -40,8 +40,7 @@ _NO_ID: Final = "0"
 class _Reply:
     header: SendHeader
     message: Message
-    came_ms: Millis | None
-    """Wall time at which a reply came that waited for its topic; None for one that did not wait."""
+    request: Request
 
 
 @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
@@ -58,7 +57,7 @@ def _send_reply(request: Request, context: Context) -> Answer:
         header = headers.read_send_v2(request.command.ext)
     try:
         context.admission.check_open()
-        reply = _Reply(header, _message(request, context, header), request.waits_since_ms)
+        reply = _Reply(header, _message(request, context, header), request)
     except PutFailed as failed:
         answer = context.failed_puts.answer(failed)
         answer.ext = marks(context)
@@ -153,15 +152,15 @@ def _answer(context: Context, reply: _Reply, failure: str | None) -> Answer:
         queueId=message.queue_id,
         queueOffset=appended.queue_offset,
     )
-    stored = answer_when_stored(context, message, answer, LogPosition(appended.position + appended.size))
-    return Durable(answer, stored.position, late=answer) if isinstance(stored, Durable) else stored
+    end = LogPosition(appended.position + appended.size)
+    return answer_when_stored(reply.request, context, message, answer, end, late=answer)
 
 
 def _stored(context: Context, reply: _Reply) -> Appended | None:
     """Store the reply, and return its place. Returns None, and logs the reason, if it cannot be stored."""
     why: str | None
     try:
-        appended, _ = put(context, reply.message, reply.came_ms)
+        appended, _ = put(context, reply.message, reply.request.waits_since_ms)
         return appended
     except PutFailed as failed:
         why = context.failed_puts.answer(failed).remark

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
-from wheelmq.broker.answers import Answer, Deferred, DurableInBlock, Given, PeerError
+from wheelmq.broker.answers import Answer, Given, Known, PeerError, when_known
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
@@ -18,6 +18,7 @@ from wheelmq.broker.handlers.put import (
     put_half,
     put_in_block,
     recall_handle,
+    waits_for_disk,
 )
 from wheelmq.broker.hook_contexts import send_context
 from wheelmq.broker.request import Request
@@ -57,11 +58,9 @@ def _send_with_hooks(request: Request, context: Context, header: SendHeader) -> 
     hooks, region = context.hooks, context.settings.broker.region_id
     seen = send_context(request, header, context.host, region, context.clock.now_ms())
 
-    def sent(given: Given) -> Answer:
-        """Call the hooks once the answer is known. Raises the exception of the send, except a PeerError."""
-        if isinstance(given, Deferred):
-            return given.then(sent)
-        answer = Command(code=given.code, remark=given.remark) if isinstance(given, PeerError) else given
+    def sent(known: Known) -> Command | None:
+        """Call the hooks with the answer. Raises the exception of the send, except a PeerError."""
+        answer = Command(code=known.code, remark=known.remark) if isinstance(known, PeerError) else known
         hooks.after_send(seen, None if isinstance(answer, Exception) else answer)
         if isinstance(answer, Exception):
             raise answer
@@ -74,7 +73,7 @@ def _send_with_hooks(request: Request, context: Context, header: SendHeader) -> 
         given = when_topic_saved(request, context, lambda: _send(request, context, header))
     except Exception as error:
         given = error
-    return sent(given)
+    return when_known(given, sent)
 
 
 def _send(request: Request, context: Context, header: SendHeader) -> Answer:
@@ -142,10 +141,10 @@ def _send_one(request: Request, context: Context, header: SendHeader, topic: Top
     is_half = _is_half(header, message)
     check_place(context, message.topic, message.queue_id, opens_queue=not is_half)
     if is_half:
-        return _send_half(context, message, asked_queue)
+        return _send_half(request, context, message, asked_queue)
     due_ms = _block_due_ms(context, message, request.waits_since_ms)
     if due_ms is not None:
-        return _send_to_block(context, message, due_ms)
+        return _send_to_block(request, context, message, due_ms)
     appended, cancelled = put(context, message, request.waits_since_ms)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = marks(context) | headers.texts(
@@ -156,7 +155,7 @@ def _send_one(request: Request, context: Context, header: SendHeader, topic: Top
         recallHandle=recall_handle(context, message),
         cancelResult=cancelled,
     )
-    return answer_when_stored(context, message, answer, LogPosition(appended.position + appended.size))
+    return answer_when_stored(request, context, message, answer, LogPosition(appended.position + appended.size))
 
 
 def _is_half(header: SendHeader, message: Message) -> bool:
@@ -169,7 +168,7 @@ def _is_half(header: SendHeader, message: Message) -> bool:
     return java_boolean(properties.get(props.TRAN_MSG)) and not is_given_back
 
 
-def _send_half(context: Context, message: Message, asked_queue: int) -> Answer:
+def _send_half(request: Request, context: Context, message: Message, asked_queue: int) -> Answer:
     """Store `message` as a half message. The answer contains its place. Raises PeerError, PutFailed."""
     if context.settings.transactions.reject:
         remark = f"the broker[{context.settings.broker.ip}] sending transaction message is forbidden"
@@ -186,7 +185,7 @@ def _send_half(context: Context, message: Message, asked_queue: int) -> Answer:
         queueOffset=appended.queue_offset,
         transactionId=message.properties[props.UNIQ_KEY],
     )
-    return answer_when_stored(context, half, answer, LogPosition(appended.position + appended.size))
+    return answer_when_stored(request, context, half, answer, LogPosition(appended.position + appended.size))
 
 
 def _block_due_ms(context: Context, message: Message, asked_ms: Millis | None = None) -> Millis | None:
@@ -208,9 +207,9 @@ def _block_due_ms(context: Context, message: Message, asked_ms: Millis | None = 
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
 
 
-def _send_to_block(context: Context, message: Message, due_ms: Millis) -> Answer:
+def _send_to_block(request: Request, context: Context, message: Message, due_ms: Millis) -> Answer:
     """Store a message in a block. The answer contains its origin in place of a log position."""
-    waits = context.flush.is_sync and java_boolean(message.properties.get(props.WAIT, "true"))
+    waits = waits_for_disk(request, context, message)
     asked_queue = message.queue_id
     stored = put_in_block(context, message, due_ms)
     answer = Command(code=ResponseCode.SUCCESS)
@@ -220,7 +219,7 @@ def _send_to_block(context: Context, message: Message, due_ms: Millis) -> Answer
         queueOffset=stored.index,
         transactionId=message.properties[props.UNIQ_KEY],
     )
-    return DurableInBlock(answer, context.blocks.end) if waits else answer
+    return context.flush.defer_for_blocks(answer, context.blocks.end) if waits else answer
 
 
 def _send_batch(request: Request, context: Context, header: SendHeader, topic: TopicConfig) -> Answer:
@@ -257,7 +256,8 @@ def _send_batch(request: Request, context: Context, header: SendHeader, topic: T
         queueOffset=appended[0].queue_offset,
         transactionId=shared.get(props.UNIQ_KEY),
     )
-    return answer_when_stored(context, messages[0], answer, LogPosition(appended[-1].position + appended[-1].size))
+    end = LogPosition(appended[-1].position + appended[-1].size)
+    return answer_when_stored(request, context, messages[0], answer, end)
 
 
 def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:

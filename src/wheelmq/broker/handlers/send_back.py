@@ -81,7 +81,8 @@ def _send_back(request: Request, context: Context) -> Answer:
             context.hooks.after_consume(send_back_context(request, header, context.host, topic.topic_name, is_stored))
     context.stats.note_sent_back(header.group, properties[props.RETRY_TOPIC])
     late = reply(ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT)
-    return answer_when_stored(context, message, reply(), LogPosition(appended.position + appended.size), late=late)
+    end = LogPosition(appended.position + appended.size)
+    return answer_when_stored(request, context, message, reply(), end, late=late)
 
 
 def _with_status(failed: PutFailed) -> PutFailed:

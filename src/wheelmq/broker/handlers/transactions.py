@@ -51,7 +51,7 @@ def end_transaction(request: Request, context: Context) -> Answer:
     if outcome == ROLLBACK:
         transactions.end(pending, outcome)
         return reply()
-    return _commit(context, pending)
+    return _commit(request, context, pending)
 
 
 def _half(context: Context, header: EndTransactionHeader) -> Record:
@@ -71,7 +71,7 @@ def _half(context: Context, header: EndTransactionHeader) -> Record:
     return half
 
 
-def _commit(context: Context, half: Record) -> Answer:
+def _commit(request: Request, context: Context, half: Record) -> Answer:
     try:
         message = halves.committed(half)
         appended, _ = put(context, message)
@@ -83,7 +83,8 @@ def _commit(context: Context, half: Record) -> Answer:
         raise PutFailed(failed.status, failed.detail, code=code, remark=remark) from None
     reach("transaction.committed")
     context.transactions.end(half, COMMIT)
-    return answer_when_stored(context, message, reply(), LogPosition(appended.position + appended.size), late=reply())
+    end = LogPosition(appended.position + appended.size)
+    return answer_when_stored(request, context, message, reply(), end, late=reply())
 
 
 @serves(RequestCode.RESUME_CHECK_HALF_MESSAGE)
