@@ -9,7 +9,7 @@ consumer can have the message yet.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -63,41 +63,35 @@ class KeySearch:
     """A search for pending messages in blocks that have a given topic and key.
 
     The table of delete keys finds messages by their unique key at once. A word of KEYS is searched for in the logs of
-    the blocks, off the loop. `finished` is called when that search ends, but not before the constructor returns.
+    the blocks, off the loop. `is_over` says when that search has ended.
     """
 
-    def __init__(self, context: Context, asked: KeyQuery, *, is_unique: bool, finished: Callable[[], None]) -> None:
+    def __init__(self, context: Context, asked: KeyQuery, *, is_unique: bool) -> None:
         self._context = context
         self._asked = asked
-        self._finished: Callable[[], None] = lambda: None
         self._looks = 0
         self.is_over = is_unique or not asked.key or not context.block_scheduler.waiting
         hashed = key_hash(delete_key(asked.topic, asked.key))
         self._origins = {origin for origin in context.timer.pending.keys.find(hashed) if is_in_block(origin)}
         if not self.is_over:
             self._begin_search(Origin(0))
-        self._finished = finished
 
     def _begin_search(self, place: Origin) -> None:
         """Begin the next step. End the search after LOOKS_MAX steps, or if too many other searches run."""
         self._looks += 1
         if self._looks > LOOKS_MAX or not self._context.searches.begin(self._asked.key, place, self._take):
-            self._end()
+            self.is_over = True
 
     def _take(self, result: Any) -> None:
         if isinstance(result, BaseException):
             log.error("the search of the blocks for a key failed: %s", result)
-            self._end()
+            self.is_over = True
             return
         self._origins.update(result.origins)
         if result.next_place == END:
-            self._end()
+            self.is_over = True
         else:
             self._begin_search(result.next_place)
-
-    def _end(self) -> None:
-        self.is_over = True
-        self._finished()
 
     def records(self, begin_ms: int, end_ms: int) -> Iterator[bytes]:
         """Yield the found records that were stored from `begin_ms` to `end_ms` and are pending, ordered by origin."""

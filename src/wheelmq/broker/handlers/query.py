@@ -38,7 +38,7 @@ def query_message(request: Request, context: Context) -> Answer:
     if index is None:
         raise _not_found()
     asked = KeyQuery(header.topic, header.key)
-    search = KeySearch(context, asked, is_unique=is_unique, finished=lambda: context.holds.wake(index))
+    search = KeySearch(context, asked, is_unique=is_unique)
 
     def attempt(last: bool) -> Command | None:
         is_ready = index.indexed_to >= upto and search.is_over
