@@ -26,7 +26,7 @@ class Parts:
     """An admission, and the parts that it asks."""
 
     def __init__(self, **chosen: object) -> None:
-        self.settings = BrokerSettings(store_path=ROOT, **chosen)  # type: ignore[arg-type]
+        self.settings = BrokerSettings.of(store_path=ROOT, **chosen)
         self.clock, self.disk = ManualClock(), SimulatedDisk()
         self.health, self.ticks = StoreHealth(self.clock), Ticks(self.clock)
         self.admission = Admission(

@@ -144,15 +144,19 @@ class TestDamagedSlots:
         harness.advance(5000, model.work, 500)  # turns do not read the slot either: it is not later than A
         timer, broker = harness.broker.context.timer, harness.broker
         slot_ms = timer.wheel.floor_slot(due[b"m0"])
-        assert overdue(broker) == (1, harness.now_ms - slot_ms - 1000)
-        assert "1 slots cannot be read" in pipeline_problem(broker)
+        assert overdue(broker.context) == (1, harness.now_ms - slot_ms - 1000)
+        assert "1 slots cannot be read" in pipeline_problem(broker.context)
         check = load_check(disk, broker.context.paths)
         assert check is not None and check.last_read_ms == slot_ms == timer.check(None).last_read_ms
         invariants.check(broker)
         monkeypatch.undo()
         harness.advance(skipped.RETRY_MS)
         assert lateness(harness, due)[b"m1"] == 0
-        assert not timer.scans.skipped and "slots" not in pipeline_problem(broker) and overdue(broker).messages == 0
+        assert (
+            not timer.scans.skipped
+            and "slots" not in pipeline_problem(broker.context)
+            and overdue(broker.context).messages == 0
+        )
         assert timer.check(None).last_read_ms > due[b"m1"]
 
     def test_timercheck_after_a_stop_is_before_a_skipped_slot(
@@ -194,7 +198,7 @@ class TestDamagedSlots:
         newest = harness.broker.context.timer.wheel.last_position(slot_ms)
         write_link(harness, newest, -1)
         harness.advance(60_000)
-        assert slot_ms in harness.broker.context.timer.scans.skipped and overdue(harness.broker).messages == 3
+        assert slot_ms in harness.broker.context.timer.scans.skipped and overdue(harness.broker.context).messages == 3
         write_link(harness, newest, newest - TIMER_UNIT.size)
         harness.advance(skipped.RETRY_MS)
         assert len(lateness(harness, due)) == 4

@@ -69,7 +69,7 @@ def test_timers_that_are_lost_in_memory_fail_the_broker(
     harness.settle()
     owner, name = method.rsplit(".", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(attrgetter(owner)(harness.broker), name, fail)
+        patch.setattr(attrgetter(owner)(harness.broker.context), name, fail)
         harness.submit(harness.send_command("T", b"second", delay_ms=600))
         harness.end_round()
         advance_in_steps(harness, 600)

@@ -35,7 +35,7 @@ def samples_by(harness: BrokerHarness, label: str = "topic") -> Samples:
     """Return every sample by its name and the value of one label."""
     return {
         (sample.name, sample.labels.get(label, "")): float(sample.value)
-        for family in Families(harness.broker).all()
+        for family in Families(harness.broker.context).all()
         for sample in family.samples
     }
 
@@ -241,8 +241,8 @@ def test_metrics_show_a_missing_pipeline_and_overdue_messages(tmp_path: Path) ->
         assert late["wheelmq_fallback_active", ""] == 1
         assert late["wheelmq_walked_ahead_seconds", "broker"] < 0 > late["wheelmq_walked_ahead_seconds", "pipeline"]
         assert late["rocketmq_timer_dequeue_lag", ""] == 2 and late["rocketmq_timer_dequeue_latency", ""] > 4
-        assert "2 messages are overdue, the first for " in pipeline_problem(harness.broker)
-        assert "the pipeline makes no turn" in pipeline_problem(harness.broker)
+        assert "2 messages are overdue, the first for " in pipeline_problem(harness.broker.context)
+        assert "the pipeline makes no turn" in pipeline_problem(harness.broker.context)
         harness.advance(2000, harness.run_jobs, 500)
         mended = samples_by(harness, "by")
         assert mended["rocketmq_timer_dequeue_lag", ""] == 0 == mended["rocketmq_timer_dequeue_latency", ""]
@@ -254,10 +254,10 @@ def test_metrics_show_a_missing_pipeline_and_overdue_messages(tmp_path: Path) ->
         assert samples_by(harness)["wheelmq_fallback_indexed_total", ""] == 1
         harness.send("T", delay_ms=20_000)
         harness.advance(4000, model.work, 500)
-        assert samples_by(harness)["wheelmq_fallback_active", ""] == 0 and not pipeline_problem(harness.broker)
+        assert samples_by(harness)["wheelmq_fallback_active", ""] == 0 and not pipeline_problem(harness.broker.context)
 
 
 def test_every_family_is_documented(harness: BrokerHarness) -> None:
     text = (Path(__file__).parents[3] / "docs/operations/metrics.md").read_text()
-    missing = [family.name for family in Families(harness.broker).all() if f"`{family.name}" not in text]
+    missing = [family.name for family in Families(harness.broker.context).all() if f"`{family.name}" not in text]
     assert not missing

@@ -201,7 +201,7 @@ def test_sends_are_rejected_after_a_failed_round_but_not_a_failed_tick(
         raise ValueError("unforeseen")
 
     harness.send("T")
-    monkeypatch.setattr(getattr(harness.broker, part), step, fail)
+    monkeypatch.setattr(getattr(harness.broker.context, part), step, fail)
     found = []
     for _ in codes:
         asked = harness.submit(harness.send_command("T"))

@@ -180,7 +180,7 @@ class TestBroker:
         harness.send("T")
         harness.send("T", delay_ms=60_000)
         harness.pull("T")
-        info = runtime_info(harness.broker)
+        info = runtime_info(harness.broker.context)
         assert (info["msgPutTotalTodayNow"], info["msgGetTotalTodayNow"]) == (1, 1)
         assert info["putMessageTimesTotal"] == 2
         assert info["putMessageSizeTotal"] == harness.broker.context.store.log.end
@@ -188,11 +188,11 @@ class TestBroker:
     def test_the_totals_of_the_last_mornings_are_kept(self, harness: BrokerHarness) -> None:
         harness.send("T")
         for total in (0, 1, 2):
-            assert runtime_info(harness.broker)["msgPutTotalTodayMorning"] == total
+            assert runtime_info(harness.broker.context)["msgPutTotalTodayMorning"] == total
             harness.clock.advance(24 * HOUR_MS)
             harness.settle()
             harness.send("T")
-        assert runtime_info(harness.broker)["msgPutTotalYesterdayMorning"] == 2
+        assert runtime_info(harness.broker.context)["msgPutTotalYesterdayMorning"] == 2
 
     def test_totals_stay_constant_over_an_idle_day(self, harness: BrokerHarness) -> None:
         """Idle counters are removed, but totals never shrink: the count of a day is a difference of two totals."""
@@ -202,7 +202,7 @@ class TestBroker:
             harness.clock.advance(HOUR_MS)
             harness.broker.context.stats.sample()
         assert view(harness, TOPIC_PUT_NUMS, "T") is None
-        info = runtime_info(harness.broker)
+        info = runtime_info(harness.broker.context)
         assert info["msgPutTotalTodayNow"] == info["msgPutTotalTodayMorning"] == 1
         assert info["msgGetTotalTodayNow"] == info["msgGetTotalTodayMorning"] == 1
 
@@ -212,12 +212,12 @@ class TestBroker:
             harness.send("T")
         harness.pull("T", maxMsgNums=2)
         harness.advance(RATES_SAMPLE_MS)
-        info = runtime_info(harness.broker)
+        info = runtime_info(harness.broker.context)
         assert (info["putTps"], info["getTransferredTps"]) == ("3 3 3", "2 2 2")
 
     def test_failed_puts_are_counted(self, harness: BrokerHarness) -> None:
         assert harness.send("T", properties={"K": "v\0"}).code != 0
-        assert runtime_info(harness.broker)["putMessageFailedTimes"] == 1
+        assert runtime_info(harness.broker.context)["putMessageFailedTimes"] == 1
 
 
 @pytest.mark.parametrize("minutes", [0, 1, 3])

@@ -48,7 +48,7 @@ def test_a_failed_step_delays_no_timer_and_no_send(
     harness.allows_failed_steps = True
     harness.send("T", b"timer", delay_ms=900)
     harness.settle()  # its reference is in the near lane
-    owner: Any = harness.broker
+    owner: Any = harness.broker.context
     *path, method = STEPS[step].split(".")
     for name in path:
         owner = getattr(owner, name)

@@ -189,7 +189,7 @@ def test_a_query_may_stop_slowly_after_a_restart_of_its_broker(harness: BrokerHa
         if now_s < next_look_s:
             return
         next_look_s = now_s + LOOK_S + ANSWER_S
-        answers = {"broker": answer_of(pipeline_metrics(harness.broker))}
+        answers = {"broker": answer_of(pipeline_metrics(harness.broker.context))}
         verdicts.append(progress.problem(now_s, answers, turning=turning, has_session=True))
 
     def stop() -> None:

@@ -213,7 +213,7 @@ class TestFilesThatReferToTheLog:
     ) -> None:
         index, held = harness.broker.context.index, HeldWorker()
         assert index is not None
-        monkeypatch.setattr(index, "_worker", held)
+        monkeypatch.setattr(index._flight, "_worker", held)
         fill(harness, 60)
         assert len(held) == 1
         self.expire(harness)
