@@ -46,13 +46,18 @@ class Deferred:
         """Count the request as served now. Its handler has done its part, and only the answer is missing."""
         self.is_accepted = True
 
-    def give(self, answer: Answer) -> None:
+    def give(self, answer: Given) -> None:
         """Give the answer; None if there is none. Has no effect once the deferred answer is over."""
-        self._end(answer)
+        if self.is_over:
+            return
+        self.is_over, self._given = True, answer
+        taker, self._taker = self._taker, None
+        if taker is not None:
+            taker(answer)
 
     def fail(self, error: Exception) -> None:
         """Answer with an exception, as if the handler of the request had raised it."""
-        self._end(error)
+        self.give(error)
 
     def callback(self, make: Callable[[R], Answer]) -> Callable[[R], None]:
         """Return a function that takes a result, and gives the answer that `make` returns for it, or its exception."""
@@ -82,14 +87,6 @@ class Deferred:
         transformed = Deferred()
         self.when_given(transformed.callback(transform))
         return transformed
-
-    def _end(self, given: Given) -> None:
-        if self.is_over:
-            return
-        self.is_over, self._given = True, given
-        taker, self._taker = self._taker, None
-        if taker is not None:
-            taker(given)
 
 
 def when_known(given: Given, use: Callable[[Known], Command | None]) -> Answer:
