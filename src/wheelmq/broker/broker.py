@@ -160,7 +160,7 @@ class Broker:
         """Stop cleanly. Call it when no more requests come and the workers are closed."""
         if isinstance(self._health.failure, StoreRemoved):
             return  # the files at this path are not the broker's
-        self.tasks.close(has_failed=self._health.failure is not None)
+        self.tasks.close(lambda: self._health.failure is not None)
 
 
 def open_broker(

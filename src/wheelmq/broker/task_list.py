@@ -72,10 +72,10 @@ class TaskList:
         times_ms = [task.next_ms(time) for task in self._tasks if task.next_ms is not None]
         return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
-    def close(self, *, has_failed: bool) -> None:
-        """Close the tasks in their order. Raises OSError."""
+    def close(self, has_failed: Callable[[], bool]) -> None:
+        """Close the tasks in their order. `has_failed` returns whether the broker has failed so far. Raises OSError."""
         for task in self._tasks:
-            if task.close is not None and (task.closes_after_failure or not has_failed):
+            if task.close is not None and (task.closes_after_failure or not has_failed()):
                 task.close()
 
 

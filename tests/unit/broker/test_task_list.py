@@ -76,17 +76,24 @@ class TestEvery:
 
 
 class TestClose:
-    def closed(self, *, has_failed: bool) -> list[str]:
+    def closed(self, *, fails_at: str | None) -> list[str]:
+        """Return the tasks that a stop closes, if the broker fails when it closes `fails_at`."""
         ended: list[str] = []
+        names = ("before", "tables", "store")
         list_of(
-            TickTask("tables", close=lambda: ended.append("tables"), closes_after_failure=True),
+            *(
+                TickTask(name, close=lambda name=name: ended.append(name), closes_after_failure=name == "tables")  # type: ignore[misc]
+                for name in names
+            ),
             TickTask("no end"),
-            TickTask("store", close=lambda: ended.append("store")),
-        ).close(has_failed=has_failed)
+        ).close(lambda: fails_at == "start" or fails_at in ended)
         return ended
 
     def test_tasks_close_in_their_order(self) -> None:
-        assert self.closed(has_failed=False) == ["tables", "store"]
+        assert self.closed(fails_at=None) == ["before", "tables", "store"]
 
     def test_after_a_failure_only_some_tasks_close(self) -> None:
-        assert self.closed(has_failed=True) == ["tables"]
+        assert self.closed(fails_at="start") == ["tables"]
+
+    def test_a_failure_during_the_stop_counts_at_once(self) -> None:
+        assert self.closed(fails_at="before") == ["before", "tables"]
