@@ -77,15 +77,15 @@ class BrokerApp:
             randomness=random.Random(),
             origin=self._origin,
             hooks=self.hooks,
+            shell_figures=self._shell_figures,
         )
         self._server = Server(
             self.broker,
             limits=_limits(self.settings),
             sockets=_socket_options(self.settings.broker),
+            after_tick=self._after_tick,
         )
-        self.broker.context.shell_figures = self._server.figures
         self.registration = Registrar(self.settings, self.broker.context.topics, self.broker.context.clock)
-        self._server.on_tick = self._after_tick
         await self._server.listen(self.settings.broker.listen_host, self.settings.broker.listen_port)
         if self.settings.connections.fast_port:
             await self._listen_fast()
@@ -140,8 +140,12 @@ class BrokerApp:
         else:
             loop.call_soon_threadsafe(callback)
 
+    def _shell_figures(self) -> dict[str, int]:
+        return {} if self._server is None else self._server.figures()
+
     def _after_tick(self) -> None:
-        assert self.broker is not None and self.registration is not None
+        if self.broker is None or self.registration is None:
+            return  # the start is not over
         self.registration.poll()
         if self.broker.context.health.failure is not None:
             self.stopped.set()

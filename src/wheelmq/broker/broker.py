@@ -10,6 +10,7 @@ for anything.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -172,10 +173,21 @@ def open_broker(
     randomness: Random,
     origin: Origin | None = None,
     hooks: Hooks | None = None,
+    shell_figures: Callable[[], dict[str, int]] = dict,
 ) -> Broker:
-    """Compile or load the kernels, recover the store, and return the broker. Raises StoreLocked, OSError."""
+    """Compile or load the kernels, recover the store, and return the broker. Raises StoreLocked, OSError.
+
+    `shell_figures` returns the counters of the sockets, by name.
+    """
     warm(log.warning)
     parts = Context(
-        settings, disk=disk, clock=clock, workers=workers, randomness=randomness, origin=origin, hooks=hooks
+        settings,
+        disk=disk,
+        clock=clock,
+        workers=workers,
+        randomness=randomness,
+        origin=origin,
+        hooks=hooks,
+        shell_figures=shell_figures,
     )
     return Broker(parts)

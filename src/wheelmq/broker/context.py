@@ -85,7 +85,9 @@ class Context:
         randomness: Random,
         origin: Origin | None = None,
         hooks: Hooks | None = None,
+        shell_figures: Callable[[], dict[str, int]] = dict,
     ) -> None:
+        """Open the store and compose the parts. `shell_figures` returns the counters of the sockets, by name."""
         self.hooks = hooks or Hooks()
         self.settings, self.clock = settings, clock
         self.health = StoreHealth(clock)
@@ -119,7 +121,7 @@ class Context:
         self.pipeline = self._open_turns()
         self.overload = OverloadGuard(settings, self.health, clock, self.ticks)
         self.admission = Admission(settings, self.health, clock, self.ticks, disk, self.paths)
-        self.shell_figures: Callable[[], dict[str, int]] = dict  # counters of the shell, by name; the shell sets it
+        self.shell_figures = shell_figures
         self.table_saves = TableSaves(
             self.topics, self.groups, self.consumer_offsets, self.consumer_filters, workers.background
         )

@@ -291,8 +291,14 @@ class Server:
     """Listens for connections and runs the core's rounds and ticks."""
 
     def __init__(
-        self, core: Core[ServerConnection], *, limits: Limits | None = None, sockets: SocketOptions | None = None
+        self,
+        core: Core[ServerConnection],
+        *,
+        limits: Limits | None = None,
+        sockets: SocketOptions | None = None,
+        after_tick: Callable[[], None] | None = None,
     ) -> None:
+        """Create a server that does not listen yet. It calls `after_tick` after each round and tick."""
         self.core = core
         self.loop = asyncio.get_running_loop()
         self.limits = limits or Limits()
@@ -311,7 +317,7 @@ class Server:
         self.idle = 0
         """Connections that were closed because they made no progress."""
         self.failed_ticks = 0
-        self.on_tick: Callable[[], None] | None = None
+        self._after_tick = after_tick
         self._listeners: list[asyncio.Server] = []
         self._round_ends = False
         """Whether the end of a round is scheduled."""
@@ -384,8 +390,8 @@ class Server:
         self.write()
         self.round_robin.end_round()
         self._set_alarm(wait_ms if self.failed_ticks == failed else FAILED_TICK_MS)
-        if self.on_tick is not None:
-            self.on_tick()
+        if self._after_tick is not None:
+            self._after_tick()
         if self.round_robin.waiting:
             self.schedule_round()
             self.round_robin.serve_waiting()
