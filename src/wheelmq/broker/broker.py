@@ -130,6 +130,8 @@ class Broker:
         count = self.tasks.run(TickTime(self._clock.now_ms(), self._clock.monotonic_ms(), requests_s))
         self._end(worked=bool(count or self._received or self._has_served))
         self._has_served = False
+        if self._health.failure is not None:
+            self.context.flush.cancel_waiting()  # the process may stop before the next tick
 
     def _end(self, *, worked: bool) -> None:
         if self._records.has_failed and self._records.has_records:

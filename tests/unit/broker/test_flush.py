@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -153,6 +154,20 @@ class TestTimeout:
 
 class TestFailure:
     ERROR = OSError(5, "Input/output error")
+
+    def test_a_failure_in_a_tick_answers_waiting_sends_in_that_tick(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        harness.allows_failed_steps = True
+        timer = harness.submit(harness.send_command("T", b"timer", delay_ms=500))
+        harness.end_round()
+        pending = harness.broker.context.timer.pending
+        harness.clock.advance(500)
+        monkeypatch.setattr(pending, "take_journal", mock.Mock(side_effect=ValueError("planted")))
+        harness.broker.tick()  # the release fails the broker, and the process may stop before another tick
+        assert harness.broker.context.health.failure is not None
+        timer.connection.flush()
+        assert timer.answer is not None and timer.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
 
     def test_a_failed_flush_fails_the_broker(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         asked = harness.submit(harness.send_command("T"))
