@@ -104,6 +104,8 @@ class Broker:
             self._finish_round()
         else:
             self._ticks.forget()  # only a part of a frame came: the sender causes its delay
+        if self._health.failure is not None:
+            return True  # the tick answers the requests that wait for the disk
         near_ms = self.context.timer.pending.next_near_ms()
         is_near = near_ms is not None and near_ms <= self._clock.now_ms()
         is_due = self.context.flush.is_asked_for() or self._clock.monotonic_ms() >= self._tick_due_ms

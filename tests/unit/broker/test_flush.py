@@ -155,6 +155,19 @@ class TestTimeout:
 class TestFailure:
     ERROR = OSError(5, "Input/output error")
 
+    def test_a_failure_in_a_round_asks_for_the_tick_that_answers_waiting_sends(
+        self, harness: BrokerHarness, worker: HeldWorker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = harness.submit(harness.send_command("T"))
+        harness.tick()  # its flush is running, so no other can begin
+        assert len(worker) and first.answer is None
+        pending = harness.broker.context.timer.pending
+        monkeypatch.setattr(pending, "take_journal", mock.Mock(side_effect=OSError(5, "planted")))
+        harness.submit(harness.send_command("T"))
+        assert harness.end_round()
+        assert harness.broker.context.health.failure is not None
+        assert first.answer is not None and first.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+
     def test_a_failure_in_a_tick_answers_waiting_sends_in_that_tick(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
