@@ -130,6 +130,16 @@ class Context:
         self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
         """None when kernels are off: the plain code then serves every frame."""
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.requests.response_timeout_ms)
+        self._open_timer_upkeep()
+        self.transactions = self._open_transactions(recovered_ends)
+        self.transaction_checks = TransactionChecks(
+            self.transactions, self.store, settings, self.clients, self.calls, self.admission.rejection
+        )
+        self.records = RecordDispatch(self.engine, self.stats, self.holds, self.health, self.steps)
+
+    def _open_timer_upkeep(self) -> None:
+        """Compose the parts that keep the timer's counts, files and records ready."""
+        settings, workers = self.settings, self.workers
         self.timer_metrics, self.timer_rates = TimerMetricsTable(self.timer), TimerRates(self.timer, self.releaser)
         self.count_audit = CountAudit(self.timer, self.blocks, self.timer_metrics, settings, workers.reading)
         self.prefetcher = Prefetcher(self.timer, workers.reading) if settings.timer.warm_enable else None
@@ -138,15 +148,10 @@ class Context:
             self.timer.log,
             workers.background,
             workers.populating,
-            clock,
+            self.clock,
             creates_files=settings.store.log_files_ahead > 0,
         )
         self.timer_stops = TimerStops(self.timer, settings)
-        self.transactions = self._open_transactions(recovered_ends)
-        self.transaction_checks = TransactionChecks(
-            self.transactions, self.store, settings, self.clients, self.calls, self.admission.rejection
-        )
-        self.records = RecordDispatch(self.engine, self.stats, self.holds, self.health, self.steps)
 
     def _open_tables(self) -> None:
         settings, disk, tables = self.settings, self.disk, self.workers.tables
