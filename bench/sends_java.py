@@ -1,7 +1,7 @@
 """Sends of Apache's Java client, whose threads each wait for their answer; and the broker's cost per message.
 
-32 threads and 256 B. With --all, 1, 32 and 64 threads, each with 256 B, 1 KiB, 4 KiB and batches of 32 of 256 B. All
-figures count messages.
+256 B, with the numbers of threads in --threads. With --all, 1, 32 and 64 threads, each with 256 B, 1 KiB, 4 KiB and
+batches of 32 of 256 B. All figures count messages.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = parser("sends_java", __doc__)
     made.add_argument("--seconds", type=int, help="for each (20; 8, of all 3, with --short)")
     made.add_argument("--all", action="store_true", help="all numbers of threads, sizes, and batches")
+    made.add_argument("--threads", type=int, nargs="+", default=[USUAL.threads], help="numbers of threads (32)")
     add_flush(made)
     options = parse(made, argv)
-    cases = [USUAL]
+    cases = [Case(threads) for threads in options.threads]
     if options.all:
         cases = [Case(threads, size) for threads in THREADS for size in SIZES]
         cases += [Case(threads, BATCH_SIZE, BATCH) for threads in THREADS]
