@@ -37,7 +37,7 @@ lint: install ## Look at style and types.
 	$(BIN)/mypy
 
 kernels: install ## Compile the kernels for this machine, as whatever needs them first does (1 min).
-	$(BIN)/python -c 'from wheelmq.formats.kernels.warm import warm; warm(print)'
+	$(BIN)/python -c 'from wheelmq.broker.fast.warm import warm; warm(print)'
 
 test: install ## Look at style and types, then run the tests.
 	$(MAKE) --no-print-directory -j 2 lint kernels

@@ -207,7 +207,7 @@ class Part:
 def prepare() -> None:
     """Do the one-time work of a machine, which no run must measure: compile kernels, create the JVM's cache."""
     lines = (
-        "from wheelmq.formats.kernels.warm import warm",
+        "from wheelmq.broker.fast.warm import warm",
         "from wheelmq.pipeline.training import make_startup_cache",
         "warm(print)",
         "make_startup_cache()",

@@ -11,8 +11,9 @@ import contextlib
 import numpy as np
 
 from tests.fuzz.kernels import runs_kernels
-from wheelmq.formats.kernels import json_header, send_read, send_write
-from wheelmq.formats.kernels import send_fields as fields
+from wheelmq.broker.fast import send_fields as fields
+from wheelmq.broker.fast import send_read, send_write
+from wheelmq.formats.kernels import json_header
 from wheelmq.formats.wire import frame, headers
 from wheelmq.formats.wire.frame import Command, FrameError
 from wheelmq.formats.wire.headers import Header, HeaderError

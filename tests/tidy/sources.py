@@ -10,6 +10,9 @@ from pathlib import Path
 import wheelmq
 
 ROOT = Path(wheelmq.__file__).parent
+JIT = "wheelmq.formats.kernels.jit"
+DECORATORS = {"kernel", "free_kernel", "part", "inline", "external"}
+"""The functions of `JIT` that compile."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,11 @@ class Module:
             elif isinstance(node, ast.Import):
                 found += [(alias.name, ()) for alias in node.names if alias.name.split(".")[0] == "wheelmq"]
         return found
+
+    @property
+    def has_kernels(self) -> bool:
+        """Return whether the module holds code that Numba compiles."""
+        return any(DECORATORS & set(names) for imported, names in self.imports() if imported == JIT)
 
 
 @lru_cache(1)

@@ -20,6 +20,7 @@ from wheelmq.broker.admission.store_health import RETRY_MS
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import Dispatch
+from wheelmq.broker.fast.warm import warm
 from wheelmq.broker.fast_send import SENDS
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.settings import BrokerSettings
@@ -27,7 +28,6 @@ from wheelmq.broker.steps import FAILED_STEP_MS
 from wheelmq.broker.task_list import TaskList, TickTime
 from wheelmq.broker.tasks import broker_tasks
 from wheelmq.config.changes import Origin
-from wheelmq.formats.kernels.warm import warm
 from wheelmq.formats.wire import frame
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk, StoreRemoved

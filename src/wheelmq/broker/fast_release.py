@@ -8,9 +8,9 @@ import numpy.typing as npt
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.delay import refs as ref
 from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.fast import release
 from wheelmq.delay.refs import Refs
 from wheelmq.formats.disk.origin import INDEX_MASK, KIND_BLOCK, Origin, origin_stream, stream_kind, stream_number
-from wheelmq.formats.kernels import release
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.store import Store

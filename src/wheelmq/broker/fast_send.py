@@ -14,6 +14,8 @@ import numpy.typing as npt
 from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.connection import Connection
+from wheelmq.broker.fast import send
+from wheelmq.broker.fast import send_fields as fields
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.put_times import PutTimes
@@ -22,8 +24,6 @@ from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.delay.timer.congestion import Congestion
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.timer import TIMER_TOPIC
-from wheelmq.formats.kernels import send
-from wheelmq.formats.kernels import send_fields as fields
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.store.store import Store

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
+from wheelmq.delay.fast import parked as kernel
 from wheelmq.delay.refs import Refs
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels import journal as row
-from wheelmq.formats.kernels import parked as kernel
 from wheelmq.store.journal import Rows
 
 Integers = npt.NDArray[np.int64]

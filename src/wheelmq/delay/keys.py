@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay.done import DoneBits, Origins
+from wheelmq.delay.fast import keys as kernel
 from wheelmq.formats.disk.origin import Origin
 from wheelmq.formats.kernels import jit
-from wheelmq.formats.kernels import keys as kernel
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.index import MessageIndex
 

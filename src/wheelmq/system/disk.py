@@ -199,7 +199,7 @@ class MappedFile:
         advice = _MADV_POPULATE_WRITE if stores else _MADV_POPULATE_READ
         start -= start % mmap.PAGESIZE
         if jit.available():
-            from wheelmq.formats.kernels import pages  # only threads that populate pages load its library
+            from wheelmq.system import pages  # only threads that populate pages load its library
 
             return pages.advise_by_pieces(self._address, start, stop, POPULATED_BYTES, advice) == 0
         pieces = [(at, min(POPULATED_BYTES, stop - at)) for at in range(start, stop, POPULATED_BYTES)]

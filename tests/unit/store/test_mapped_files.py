@@ -14,13 +14,13 @@ import pytest
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.kernels import jit
-from wheelmq.formats.kernels.pages import advise_by_pieces
 from wheelmq.formats.units import QueueOffset
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.store.preallocator import FRESH_S, RESTS_MAX, FilePreallocator, PagePreallocator, Preallocator
 from wheelmq.store.queues import QueueTable
 from wheelmq.system.disk import UNMAPPED_BYTES_MIN, Disk, DiskFull, MappedFile
+from wheelmq.system.pages import advise_by_pieces
 from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import Call, SimulatedDisk

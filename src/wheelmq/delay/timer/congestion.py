@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.fast.congestion import COLUMNS, TIME, WAITING
 from wheelmq.formats.disk.timer import slot_time
-from wheelmq.formats.kernels.congestion import COLUMNS, TIME, WAITING
 from wheelmq.formats.units import Millis
 
 NO_LIMIT: Final = (1 << 31) - 1

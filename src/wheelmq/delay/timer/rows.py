@@ -1,6 +1,6 @@
 """Rows of a turn in the broker: check them, and convert them into units and references.
 
-Most functions call their kernel in `formats.kernels.turn`, or else run its plain twin here.
+Most functions call their kernel in `delay.fast.turn`, or else run its plain twin here.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
+from wheelmq.delay.fast import turn as kernel
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.origin import INDEX_MASK, Origin
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
 from wheelmq.formats.disk.timer_detail import write_details
 from wheelmq.formats.kernels import jit
-from wheelmq.formats.kernels import turn as kernel
 
 TurnRows = npt.NDArray[Any]
 """An array of TURN_ROW."""

@@ -1,15 +1,18 @@
 """Compilation of kernels, and the cache of compiled code.
 
-The cache is a folder of the user. Its name is a hash of all kernel sources, of their folder, and of everything that the
-machine code depends on. Numba loads code only for the folder that it compiled, so each installation has its own cache.
-Numba's own cache looks at one file at a time, and would miss a change in a kernel that another one calls. One process
-compiles at a time. Processes that start meanwhile wait for it, and then load the code.
+The cache is a folder of the user. Its name is a hash of the sources, of their folder, and of everything that the
+machine code depends on. The sources are those of all kernels, and all of `formats`, because kernels compile the values
+of its constants. A kernel's module imports nothing else of WheelMQ. Numba loads code only for the folder that it
+compiled, so each installation has its own cache. Numba's own cache looks at one file at a time, and would miss a change
+in a kernel that another one calls. One process compiles at a time. Processes that start meanwhile wait for it, and then
+load the code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import platform
@@ -24,7 +27,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 MODE: Final = os.environ.get("WHEELMQ_KERNELS", "compiled")
 """`compiled`, or `plain` to run the twins."""
 
-_FOLDER = Path(__file__).parent
+SOURCES: Final = ("formats/**/*.py", "system/pages.py", "delay/fast/*.py", "broker/fast/*.py")
+"""Patterns of the sources that the compiled code depends on, below the package's folder."""
 
 
 def available() -> bool:
@@ -32,18 +36,21 @@ def available() -> bool:
     return MODE != "plain"
 
 
+@functools.cache
 def cache_folder() -> Path:
     """Return the folder with the compiled code of these sources on this machine."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "wheelmq" / "kernels" / _key()
+    return base / "wheelmq" / "kernels" / source_key(Path(__file__).parents[2])
 
 
-def _key() -> str:
+def source_key(root: Path) -> str:
+    """Return the hash of the sources in the package's folder `root`, and of all else that the code depends on."""
     from importlib.metadata import version
 
-    digest = hashlib.sha256(str(_FOLDER).encode())
-    for source in sorted(_FOLDER.glob("*.py")):
-        digest.update(source.read_bytes())
+    digest = hashlib.sha256(str(root).encode())
+    for pattern in SOURCES:
+        for source in sorted(root.glob(pattern)):
+            digest.update(source.read_bytes())
     parts = (version("numba"), version("numpy"), version("llvmlite"), sys.version, platform.machine(), _cpu())
     digest.update("|".join(parts).encode())
     for name in ("NUMBA_BOUNDSCHECK", "NUMBA_OPT"):
@@ -116,20 +123,24 @@ def external(name: str, result: str, arguments: Sequence[str]) -> Any:
 
 
 @contextlib.contextmanager
-def compiling(say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the right to compile. If the cache is not complete, `say` gets a message before and after."""
+def compiling(say: Callable[[str], None], *lists: str) -> Iterator[None]:
+    """Hold the right to compile the kernels of `lists`. `say` gets a message before and after a compilation.
+
+    A file named after its list marks that the cache has all kernels of the list.
+    """
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    marker = folder / "complete"
+    markers = [folder / name for name in lists]
     with open(folder / "lock", "w") as lock:
-        if not marker.exists():
+        if not all(marker.exists() for marker in markers):
             say("compiling kernels for this machine; this happens once and takes about a minute")
         fcntl.flock(lock, fcntl.LOCK_EX)
         began = time.monotonic()
-        fresh = not marker.exists()
+        fresh = not all(marker.exists() for marker in markers)
         yield
         if fresh:
-            marker.touch()
+            for marker in markers:
+                marker.touch()
             say(f"kernels compiled in {time.monotonic() - began:.1f} s")
 
 

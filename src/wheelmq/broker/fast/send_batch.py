@@ -10,15 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.disk.message import BLANK_BYTES
-from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
-from wheelmq.formats.kernels import journal as journal_of
-from wheelmq.formats.kernels import properties as prop
-from wheelmq.formats.kernels import record as rec
-from wheelmq.formats.kernels.jit import inline, part
-from wheelmq.formats.kernels.numbers import Bytes, copy, equals, get32, java_hash_ascii, literal
-from wheelmq.formats.kernels.send_answer import ANSWER_BYTES_MAX, put_batch_answer
-from wheelmq.formats.kernels.send_fields import (
+from wheelmq.broker.fast.send_answer import ANSWER_BYTES_MAX, put_batch_answer
+from wheelmq.broker.fast.send_fields import (
     BLOCK,
     BLOCK_END,
     BODY,
@@ -43,7 +36,14 @@ from wheelmq.formats.kernels.send_fields import (
     TOPIC_END,
     USER_FLAG,
 )
-from wheelmq.formats.kernels.send_write import finish_record, is_for_the_plain_code, must_be_escaped, unescape
+from wheelmq.broker.fast.send_write import finish_record, is_for_the_plain_code, must_be_escaped, unescape
+from wheelmq.formats.disk.message import BLANK_BYTES
+from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
+from wheelmq.formats.kernels import journal as journal_of
+from wheelmq.formats.kernels import properties as prop
+from wheelmq.formats.kernels import record as rec
+from wheelmq.formats.kernels.jit import inline, part
+from wheelmq.formats.kernels.numbers import Bytes, copy, equals, get32, java_hash_ascii, literal
 from wheelmq.formats.kernels.topics import Integers
 
 HEAD_BYTES: Final = 20

@@ -9,11 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.kernels import properties as prop
-from wheelmq.formats.kernels.jit import inline, part
-from wheelmq.formats.kernels.journal import POSITION, QUEUE_OFFSET
-from wheelmq.formats.kernels.numbers import Bytes, copy, literal, put32, put_decimal, put_hex, put_text
-from wheelmq.formats.kernels.send_fields import (
+from wheelmq.broker.fast.send_fields import (
     DUE_MS,
     OPAQUE,
     OUT_MS,
@@ -23,6 +19,10 @@ from wheelmq.formats.kernels.send_fields import (
     TOPIC,
     TOPIC_END,
 )
+from wheelmq.formats.kernels import properties as prop
+from wheelmq.formats.kernels.jit import inline, part
+from wheelmq.formats.kernels.journal import POSITION, QUEUE_OFFSET
+from wheelmq.formats.kernels.numbers import Bytes, copy, literal, put32, put_decimal, put_hex, put_text
 from wheelmq.formats.kernels.topics import Integers
 
 ANSWER_BYTES_MAX: Final = 2048

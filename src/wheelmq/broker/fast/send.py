@@ -10,18 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.disk.message import BLANK_BYTES
-from wheelmq.formats.disk.origin import timer_origin
-from wheelmq.formats.kernels import congestion
-from wheelmq.formats.kernels import journal as journal_of
-from wheelmq.formats.kernels import json_header as header
-from wheelmq.formats.kernels import properties as prop
-from wheelmq.formats.kernels import record as rec
-from wheelmq.formats.kernels import send_batch as batch
-from wheelmq.formats.kernels.jit import kernel, part
-from wheelmq.formats.kernels.numbers import Bytes, get32
-from wheelmq.formats.kernels.send_answer import ANSWER_BYTES_MAX, put_answer
-from wheelmq.formats.kernels.send_fields import (
+from wheelmq.broker.fast import send_batch as batch
+from wheelmq.broker.fast.send_answer import ANSWER_BYTES_MAX, put_answer
+from wheelmq.broker.fast.send_fields import (
     AT,
     BATCH,
     BODY,
@@ -53,8 +44,17 @@ from wheelmq.formats.kernels.send_fields import (
     TOPIC,
     TOPIC_END,
 )
-from wheelmq.formats.kernels.send_read import read_request
-from wheelmq.formats.kernels.send_write import PARK_BYTES_MAX, delete_key_hash, finish_record, place
+from wheelmq.broker.fast.send_read import read_request
+from wheelmq.broker.fast.send_write import PARK_BYTES_MAX, delete_key_hash, finish_record, place
+from wheelmq.delay.fast import congestion
+from wheelmq.formats.disk.message import BLANK_BYTES
+from wheelmq.formats.disk.origin import timer_origin
+from wheelmq.formats.kernels import journal as journal_of
+from wheelmq.formats.kernels import json_header as header
+from wheelmq.formats.kernels import properties as prop
+from wheelmq.formats.kernels import record as rec
+from wheelmq.formats.kernels.jit import kernel, part
+from wheelmq.formats.kernels.numbers import Bytes, get32
 from wheelmq.formats.kernels.topics import FIRST_QUEUE, QUEUES, SENDABLE, Integers, find_topic
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX
 

@@ -9,11 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.kernels import json_header as header
-from wheelmq.formats.kernels.binary_header import read_binary_header
-from wheelmq.formats.kernels.jit import inline, part
-from wheelmq.formats.kernels.numbers import Bytes, decimal, equals, get32, literal
-from wheelmq.formats.kernels.send_fields import (
+from wheelmq.broker.fast.send_fields import (
     BATCH,
     BODY,
     BORN_MS,
@@ -30,6 +26,10 @@ from wheelmq.formats.kernels.send_fields import (
     TOPIC_END,
     USER_FLAG,
 )
+from wheelmq.formats.kernels import json_header as header
+from wheelmq.formats.kernels.binary_header import read_binary_header
+from wheelmq.formats.kernels.jit import inline, part
+from wheelmq.formats.kernels.numbers import Bytes, decimal, equals, get32, literal
 from wheelmq.formats.kernels.topics import Integers
 
 _SEND_V2: Final = 310

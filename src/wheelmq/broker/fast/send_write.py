@@ -9,28 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.disk.parked import DUE_DIGITS
-from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
-from wheelmq.formats.disk.timer import TIMER_TOPIC
-from wheelmq.formats.kernels import properties as prop
-from wheelmq.formats.kernels import record as rec
-from wheelmq.formats.kernels.jit import inline, part
-from wheelmq.formats.kernels.numbers import (
-    FNV_START,
-    Bytes,
-    copy,
-    crc32,
-    decimal,
-    equals,
-    fnv,
-    fnv_byte,
-    java_hash_ascii,
-    literal,
-    put_decimal,
-    put_digits,
-    put_text,
-)
-from wheelmq.formats.kernels.send_fields import (
+from wheelmq.broker.fast.send_fields import (
     BLOCK,
     BLOCK_END,
     BODY,
@@ -59,6 +38,27 @@ from wheelmq.formats.kernels.send_fields import (
     TOPIC,
     TOPIC_END,
     USER_FLAG,
+)
+from wheelmq.formats.disk.parked import DUE_DIGITS
+from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.kernels import properties as prop
+from wheelmq.formats.kernels import record as rec
+from wheelmq.formats.kernels.jit import inline, part
+from wheelmq.formats.kernels.numbers import (
+    FNV_START,
+    Bytes,
+    copy,
+    crc32,
+    decimal,
+    equals,
+    fnv,
+    fnv_byte,
+    java_hash_ascii,
+    literal,
+    put_decimal,
+    put_digits,
+    put_text,
 )
 from wheelmq.formats.kernels.topics import Integers
 
