@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
@@ -12,8 +11,7 @@ from wheelmq.client import delays
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.bodies import QueueName
-
-_INNER_HEAD = struct.Struct(">iiiii")  # size, magic, body crc, flag, body size; magic and crc are not checked
+from wheelmq.formats.wire.headers.sending import BATCH_HEAD
 
 Selector = Callable[[Sequence[QueueName]], QueueName]
 """Selects one of a topic's queues. The queues are in the order that all RocketMQ clients use."""
@@ -127,8 +125,8 @@ def encode_batch(messages: Sequence[tuple[bytes, dict[str, str]]]) -> bytes:
     parts = []
     for body, properties in messages:
         block = encode_properties(properties)
-        size = _INNER_HEAD.size + len(body) + 2 + len(block)
-        parts += [_INNER_HEAD.pack(size, 0, 0, 0, len(body)), body, len(block).to_bytes(2, "big"), block]
+        size = BATCH_HEAD.size + len(body) + 2 + len(block)
+        parts += [BATCH_HEAD.pack(size, 0, 0, 0, len(body)), body, len(block).to_bytes(2, "big"), block]
     return b"".join(parts)
 
 

@@ -8,21 +8,17 @@ Apache, and `__WMQ_DUE` has the exact due time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, level_delay_ms, level_of, parse_levels
 from wheelmq.delay.settings import TimerSettings
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
-from wheelmq.formats.disk.parked import due_text
+from wheelmq.formats.disk.parked import ROOM_BYTES, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC, slot_time
 from wheelmq.formats.java import java_int, java_long
 from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis
-
-ROOM_BYTES: Final = 250
-"""Property bytes that park leaves free, so that a release (about 100 bytes) or a roll can always add properties."""
 
 
 class ParkRejected(ValueError):

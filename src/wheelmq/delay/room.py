@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from wheelmq.delay.park import ROOM_BYTES
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
+from wheelmq.formats.disk.parked import ROOM_BYTES
 from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC
 
 DEAD_LETTER_TOPIC: Final = "rmq_sys_wheelmq_dead_letter"

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
-from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRejected, ParkSettings, park
+from wheelmq.delay.park import LevelUnreadable, ParkRejected, ParkSettings, park
 from wheelmq.delay.settings import TimerSettings
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
-from wheelmq.formats.disk.parked import delay_facts, due_of, due_text
+from wheelmq.formats.disk.parked import ROOM_BYTES, delay_facts, due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis

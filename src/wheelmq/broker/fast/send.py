@@ -47,7 +47,7 @@ from wheelmq.broker.fast.send_fields import (
 from wheelmq.broker.fast.send_read import read_request
 from wheelmq.broker.fast.send_write import PARK_BYTES_MAX, delete_key_hash, finish_record, place
 from wheelmq.delay.fast import congestion
-from wheelmq.formats.disk.message import BLANK_BYTES
+from wheelmq.formats.disk.message import BLANK_BYTES, TOPIC_BYTES_MAX
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.kernels import journal as journal_of
 from wheelmq.formats.kernels import json_header as header
@@ -59,6 +59,8 @@ from wheelmq.formats.kernels.topics import FIRST_QUEUE, QUEUES, SENDABLE, Intege
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX
 
 _TIMER_FIRST: Final = timer_origin(0)
+_TOPIC_BYTES_MAX: Final = 1 + TOPIC_BYTES_MAX + 2 + 1
+"""Most bytes of the topic with its length, the length of the properties, and the end of their last pair."""
 
 
 @part
@@ -126,7 +128,7 @@ def accept_sends(
             continue
         at = state[LOG_AT]
         raw = f[PROPERTIES_END] - f[PROPERTIES]
-        most = rec.FIXED + (stop - f[BODY]) + 131 + raw + suffix.shape[0] + PARK_BYTES_MAX + BLANK_BYTES
+        most = rec.FIXED + (stop - f[BODY]) + _TOPIC_BYTES_MAX + raw + suffix.shape[0] + PARK_BYTES_MAX + BLANK_BYTES
         row = state[ROWS]
         if at + most > log.shape[0] or row >= journal.shape[0]:
             return NOT_MINE

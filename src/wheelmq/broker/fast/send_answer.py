@@ -24,6 +24,7 @@ from wheelmq.formats.kernels.jit import inline, part
 from wheelmq.formats.kernels.journal import POSITION, QUEUE_OFFSET
 from wheelmq.formats.kernels.numbers import Bytes, copy, literal, put32, put_decimal, put_hex, put_text
 from wheelmq.formats.kernels.topics import Integers
+from wheelmq.formats.wire.frame import FLAG_RESPONSE, LANGUAGE, VERSION
 
 ANSWER_BYTES_MAX: Final = 2048
 """The longest answer, and the room in which a recall handle is built."""
@@ -32,8 +33,8 @@ _QUEUE_ID = literal('","queueId":"')
 _QUEUE_OFFSET = literal('","queueOffset":"')
 _TRANSACTION = literal('","transactionId":"')
 _RECALL = literal('","recallHandle":"')
-_TAIL = literal('"},"flag":1,"language":"PYTHON","opaque":')
-_END = literal(',"serializeTypeCurrentRPC":"JSON","version":479}')
+_TAIL = literal(f'"}},"flag":{FLAG_RESPONSE},"language":"{LANGUAGE}","opaque":')
+_END = literal(f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}')
 _BASE64 = literal("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 _V1 = literal("v1 ")
 

@@ -45,9 +45,9 @@ from wheelmq.formats.kernels import record as rec
 from wheelmq.formats.kernels.jit import inline, part
 from wheelmq.formats.kernels.numbers import Bytes, copy, equals, get32, java_hash_ascii, literal
 from wheelmq.formats.kernels.topics import Integers
+from wheelmq.formats.wire.headers.sending import BATCH_HEAD
 
-HEAD_BYTES: Final = 20
-"""Bytes before the body of a message: size, magic, body crc, flag, body size."""
+HEAD_BYTES: Final = BATCH_HEAD.size
 ID_BYTES: Final = 33
 """Bytes of a message in the answer: its id and a comma."""
 SHARED_BYTES_MAX: Final = 510

@@ -26,14 +26,19 @@ from wheelmq.broker.fast.send_fields import (
     TOPIC_END,
     USER_FLAG,
 )
+from wheelmq.formats.disk.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, SYS_TRANSACTION
 from wheelmq.formats.kernels import json_header as header
 from wheelmq.formats.kernels.binary_header import read_binary_header
 from wheelmq.formats.kernels.jit import inline, part
 from wheelmq.formats.kernels.numbers import Bytes, decimal, equals, get32, literal
 from wheelmq.formats.kernels.topics import Integers
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import FLAG_ONEWAY, TYPE_BINARY, TYPE_JSON
 
-_SEND_V2: Final = 310
-_SEND_BATCH: Final = 320
+_SEND_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
+_SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_UNUSUAL: Final = SYS_TRANSACTION | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+"""Flags of a part of a transaction, and of an IPv6 host."""
 _FALSE = literal("false")
 _TRUE = literal("true")
 
@@ -78,16 +83,16 @@ def read_request(a: Bytes, p: int, stop: int, h: Integers, f: Integers) -> bool:
     if body > stop:
         return False
     f[RAW] = word >> 24
-    if f[RAW] == 0:
+    if f[RAW] == TYPE_JSON:
         if not header.read_header(a, p + 8, body, h):
             return False
-    elif f[RAW] != 1 or not read_binary_header(a, p + 8, body, h):
+    elif f[RAW] != TYPE_BINARY or not read_binary_header(a, p + 8, body, h):
         return False
     flag = h[header.FLAG]
     f[BATCH] = h[header.CODE] == _SEND_BATCH
     if (h[header.CODE] != _SEND_V2 and not f[BATCH]) or h[header.OPAQUE] < 0:
         return False
-    if flag != 0 and flag != -1 and flag != 2:
+    if flag != 0 and flag != -1 and flag != FLAG_ONEWAY:
         return False
     for letter in range(header.LETTERS):
         if letter != _I and h[header.ESCAPED + letter] != 0:
@@ -103,14 +108,14 @@ def read_request(a: Bytes, p: int, stop: int, h: Integers, f: Integers) -> bool:
     f[RECONSUME] = _optional_number(a, h, _J)
     if f[QUEUE] < 0 or f[SYS_FLAG] < 0 or f[BORN_MS] < 0 or f[USER_FLAG] < 0 or f[RECONSUME] < 0:
         return False
-    if (f[SYS_FLAG] & 0x3C) != 0:  # part of a transaction, or an IPv6 host
+    if (f[SYS_FLAG] & _UNUSUAL) != 0:
         return False
     if _number(a, h, _D, 2147483647) < 0 or _optional_number(a, h, _L) < 0:
         return False
     if body == stop:
         return False
     f[BODY], f[STOP] = body, stop
-    f[ONEWAY], f[OPAQUE] = flag == 2, h[header.OPAQUE]
+    f[ONEWAY], f[OPAQUE] = flag == FLAG_ONEWAY, h[header.OPAQUE]
     if f[BATCH]:
         if _start(h, _M) < 0 or not equals(a, _start(h, _M), _end(h, _M), _TRUE):
             return False

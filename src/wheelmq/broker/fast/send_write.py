@@ -39,7 +39,8 @@ from wheelmq.broker.fast.send_fields import (
     TOPIC_END,
     USER_FLAG,
 )
-from wheelmq.formats.disk.parked import DUE_DIGITS
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.parked import DUE_DIGITS, ROOM_BYTES
 from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.kernels import properties as prop
@@ -62,18 +63,16 @@ from wheelmq.formats.kernels.numbers import (
 )
 from wheelmq.formats.kernels.topics import Integers
 
-ROOM_BYTES: Final = 250
-"""The value of delay.park.ROOM_BYTES. A test compares them."""
 PARK_BYTES_MAX: Final = 512
 """Most bytes that parking adds to the properties."""
 UNIQ_KEY_BYTES_MAX: Final = 128
 
 _TRUE = literal("true")
 _TIMER_TOPIC = literal(TIMER_TOPIC)
-_OUT_MS = literal("TIMER_OUT_MS\x01")
-_REAL_TOPIC = literal("\x02REAL_TOPIC\x01")
-_REAL_QID = literal("\x02REAL_QID\x01")
-_DUE = literal("\x02__WMQ_DUE\x01")
+_OUT_MS = literal(f"{props.TIMER_OUT_MS}{props.NAME_END}")
+_REAL_TOPIC = literal(f"{props.PAIR_END}{props.REAL_TOPIC}{props.NAME_END}")
+_REAL_QID = literal(f"{props.PAIR_END}{props.REAL_QID}{props.NAME_END}")
+_DUE = literal(f"{props.PAIR_END}{props.WMQ_DUE}{props.NAME_END}")
 
 
 @part

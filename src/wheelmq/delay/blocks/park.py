@@ -7,11 +7,11 @@ delayInSeconds   0         the message is delivered at once
 
 from __future__ import annotations
 
-from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRejected
+from wheelmq.delay.park import LevelUnreadable, ParkRejected
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import BLOCK_TOPIC
 from wheelmq.formats.disk.message import Message
-from wheelmq.formats.disk.parked import due_text
+from wheelmq.formats.disk.parked import ROOM_BYTES, due_text
 from wheelmq.formats.java import java_int
 from wheelmq.formats.units import Millis
 

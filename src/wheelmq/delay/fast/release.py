@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.disk.message import BLANK_BYTES, TOPIC_BYTES_MAX
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import BLANK_BYTES, SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, TOPIC_BYTES_MAX
 from wheelmq.formats.disk.origin import (
     INDEX_BITS,
     INDEX_MASK,
@@ -21,7 +22,6 @@ from wheelmq.formats.disk.origin import (
     TIMER_STREAM,
 )
 from wheelmq.formats.disk.parked import DUE_DIGITS
-from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX, TIMER_DELAY_LEVEL
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.kernels import journal as journal_of
 from wheelmq.formats.kernels import layout
@@ -65,14 +65,15 @@ LOG_BASE: Final = 4
 SOURCE_BASE: Final = 5
 PARAMETERS: Final = 6
 
+_PROPERTIES_BYTES_MAX: Final = props.PROPERTIES_BYTES_MAX
 _TIMER_TOPIC = literal(TIMER_TOPIC)
 _BLOCK_TOPIC = literal(BLOCK_TOPIC)
 _SCHEDULE_TOPIC = literal(SCHEDULE_TOPIC)
-_ENQUEUE = literal("TIMER_ENQUEUE_MS\x01")
-_DEQUEUE = literal("TIMER_DEQUEUE_MS\x01")
-_LEVEL = literal("DELAY\x01")
-_PARKED_LEVEL = literal(TIMER_DELAY_LEVEL)
-_ORIGIN = literal("__WMQ_ORIGIN\x01")
+_ENQUEUE = literal(props.TIMER_ENQUEUE_MS + props.NAME_END)
+_DEQUEUE = literal(props.TIMER_DEQUEUE_MS + props.NAME_END)
+_LEVEL = literal(props.DELAY + props.NAME_END)
+_PARKED_LEVEL = literal(props.TIMER_DELAY_LEVEL)
+_ORIGIN = literal(props.WMQ_ORIGIN + props.NAME_END)
 _ADDED_BYTES_MAX: Final = 128
 """Most property bytes that a release adds. A new time in place of an old one is never longer than its whole pair."""
 
@@ -204,7 +205,7 @@ def _write(
     log[end] = 2
     end += 1
     properties_bytes = end - block
-    if properties_bytes > PROPERTIES_BYTES_MAX:
+    if properties_bytes > _PROPERTIES_BYTES_MAX:
         return np.int64(0)
     log[block - 2] = np.uint8(properties_bytes >> 8)
     log[block - 1] = np.uint8(properties_bytes & 255)
@@ -238,7 +239,7 @@ def _read_due(
         return False
     if r[rec.POSITION] != refs[i, ref.POSITION] or r[rec.QUEUE_OFFSET] != origin & INDEX_MASK:
         return False
-    if (r[rec.SYS_FLAG] & 0xC) not in (0, 8) or not _is_parked_in(source, stream, r):
+    if (r[rec.SYS_FLAG] & SYS_TRANSACTION) not in (0, SYS_TRANSACTION_COMMIT) or not _is_parked_in(source, stream, r):
         return False
     block, block_end = r[rec.PROPERTIES_AT], r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
     if layout.scan(source, block, block_end, spans, seen, texts, facts) != prop.REGULAR:

@@ -12,8 +12,10 @@ from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis
 
 DUE_DIGITS: Final = 13
-_FNV_START: Final = 0xCBF29CE484222325
-_FNV_PRIME: Final = 0x100000001B3
+ROOM_BYTES: Final = 250
+"""Property bytes that park leaves free, so that a release (about 100 bytes) or a roll can always add properties."""
+FNV_START: Final = 0xCBF29CE484222325
+FNV_PRIME: Final = 0x100000001B3
 
 
 class DelayFacts(NamedTuple):
@@ -126,9 +128,9 @@ def unique_key_of(key: str) -> str:
 
 def key_hash(text: str) -> int:
     """Return FNV-1a over the UTF-8 bytes of a delete key: 64 bits with a sign, never 0, which means "no key"."""
-    code = _FNV_START
+    code = FNV_START
     for byte in text.encode("utf-8", "replace"):
-        code = (code ^ byte) * _FNV_PRIME & 0xFFFF_FFFF_FFFF_FFFF
+        code = (code ^ byte) * FNV_PRIME & 0xFFFF_FFFF_FFFF_FFFF
     signed = code - (1 << 64) if code >= 1 << 63 else code
     return signed or 1
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.formats.disk import parked
 from wheelmq.formats.kernels.jit import inline, part
 
 Bytes = npt.NDArray[np.uint8]
@@ -214,8 +215,8 @@ def java_hash_ascii(a: Bytes, start: int, end: int) -> int:
     return h - 4294967296 if h >= 2147483648 else h
 
 
-FNV_START = np.uint64(0xCBF29CE484222325)
-FNV_PRIME = np.uint64(0x100000001B3)
+FNV_START = np.uint64(parked.FNV_START)
+FNV_PRIME = np.uint64(parked.FNV_PRIME)
 
 
 @inline

@@ -21,6 +21,7 @@ from wheelmq.formats.disk.origin import (
     timer_origin,
 )
 from wheelmq.formats.disk.parked import DUE_DIGITS
+from wheelmq.formats.disk.properties import NAME_END, WMQ_ORIGIN
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_TOPIC
 from wheelmq.formats.kernels import properties as prop
 from wheelmq.formats.kernels import record as rec
@@ -87,7 +88,7 @@ _SCHEDULE_TOPIC = literal(SCHEDULE_TOPIC)
 _BLOCK_TOPIC = literal(BLOCK_TOPIC)
 _TIMER_FIRST: Final = timer_origin(0)
 _LEVEL_0: Final = KIND_LEVEL << STREAM_BITS
-_ORIGIN_NAME = literal("__WMQ_ORIGIN\x01")
+_ORIGIN_NAME = literal(WMQ_ORIGIN + NAME_END)
 
 
 @part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import msgspec
@@ -10,6 +11,8 @@ from wheelmq.formats.wire.headers.base import Header, Int32, Int64, read, texts
 
 VERSION_WITH_MAX_TIMES: Final = 121
 """V3_4_9. The maxReconsumeTimes of an older client is ignored."""
+BATCH_HEAD: Final = struct.Struct(">iiiii")
+"""The start of a message in a batch: size, magic, body crc, flag, body size. Size, magic and crc are not checked."""
 
 
 class SendHeader(Header, kw_only=True):
