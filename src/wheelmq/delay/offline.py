@@ -23,6 +23,18 @@ from wheelmq.delay.levels import offsets as level_offsets
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, level_delay_ms, parse_levels
 from wheelmq.delay.pending_message import PendingMessage, State, describe
 from wheelmq.delay.redelivery import ParkedRecord, delivered, read
+from wheelmq.delay.refs import (
+    FIRE_MS,
+    FLAG_DELETE,
+    FLAGS,
+    KEY_HASH,
+    ORIGIN,
+    PARKED_COLUMNS,
+    POSITION,
+    STORE_MS,
+    ParkedRows,
+    parked_rows,
+)
 from wheelmq.delay.timer.apache_import import Parked, what_is_out
 from wheelmq.delay.timer.mark import Mark, MarkFile, check_is_apaches, load_check
 from wheelmq.delay.timer.snapshot import load_done
@@ -46,11 +58,6 @@ from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import LogScan, load_checkpoint
 from wheelmq.system.disk import ReadOnlyDisk
 
-_ORIGIN, _DUE, _POSITION, _FLAGS, _KEY, _STORE = range(6)
-_KEPT = [col.PARKS, col.DUE_MS, col.POSITION, col.FLAGS, col.KEY_HASH, col.STORE_MS]
-
-Kept = npt.NDArray[np.int64]
-
 
 def pending_in(root: Path) -> Iterator[PendingMessage]:
     """Yield the pending messages of the store at `root`, by origin. In each queue, this is the order of parking.
@@ -68,19 +75,19 @@ def pending_in(root: Path) -> Iterator[PendingMessage]:
         done = DoneBits()
         done.add_packed(load_done(disk, paths)[1])
         waiting, last_ms = _waiting(scan, done)
-        in_level = waiting[:, _ORIGIN] < timer_origin(0)
+        in_level = waiting[:, ORIGIN] < timer_origin(0)
         yield from _in_levels(disk, paths, log, waiting[in_level], is_adopted=is_adopted)
         waiting = waiting[~in_level]
         for record in waiting_in_blocks(disk, paths, done):
             yield describe(record, State.BLOCK)
         if is_adopted:
-            indices = waiting[:, _ORIGIN] & INDEX_MASK
-            parked = Parked(indices, waiting[:, _DUE], waiting[:, _POSITION], waiting[:, _KEY])
+            indices = waiting[:, ORIGIN] & INDEX_MASK
+            parked = Parked(indices, waiting[:, FIRE_MS], waiting[:, POSITION], waiting[:, KEY_HASH])
             waiting = waiting[~what_is_out(parked, load_check(disk, paths), log, last_ms)]
         indexed_to = mark.queue_offset if mark is not None else 0
-        deletes = (waiting[:, _FLAGS] & col.FLAG_DELETES) != 0
+        deletes = (waiting[:, FLAGS] & FLAG_DELETE) != 0
         cancelled = _cancelled(log, waiting, deletes)
-        for origin, position in waiting[~deletes][:, [_ORIGIN, _POSITION]].tolist():
+        for origin, position in waiting[~deletes][:, [ORIGIN, POSITION]].tolist():
             record = read(log, position)
             properties = record.message.properties
             if delete_key(properties.get(props.REAL_TOPIC, ""), properties.get(props.UNIQ_KEY, "")) not in cancelled:
@@ -90,11 +97,11 @@ def pending_in(root: Path) -> Iterator[PendingMessage]:
             lock.close()
 
 
-def _cancelled(log: MappedSequence, waiting: Kept, deletes: npt.NDArray[np.bool_]) -> set[str]:
+def _cancelled(log: MappedSequence, waiting: ParkedRows, deletes: npt.NDArray[np.bool_]) -> set[str]:
     """Return the first delete key of each cancel in `waiting` that a waiting message has too."""
-    hashes = set(waiting[~deletes, _KEY].tolist())
+    hashes = set(waiting[~deletes, KEY_HASH].tolist())
     found: set[str] = set()
-    for position in waiting[deletes, _POSITION].tolist():
+    for position in waiting[deletes, POSITION].tolist():
         keys = delete_keys(read(log, position).message.properties)
         found.update([key for key in keys if key_hash(key) in hashes][:1])
     return found
@@ -115,40 +122,40 @@ def _mark(disk: ReadOnlyDisk, paths: StorePaths) -> Mark | None:
         return None
 
 
-def _waiting(scan: LogScan, done: DoneBits) -> tuple[Kept, int]:
-    """Return the columns _KEPT of the pending records, Apache's cancels too, and the last record's store time.
+def _waiting(scan: LogScan, done: DoneBits) -> tuple[ParkedRows, int]:
+    """Return the rows of the pending records, Apache's cancels too, and the last record's store time.
 
     Adds the origins that the records settle to `done`.
     """
-    chunks: list[Kept] = []
+    chunks: list[ParkedRows] = []
     last_ms = 0
     for rows in scan.chunks():
         last_ms = int(rows[-1, col.STORE_MS])
         done.update(rows[rows[:, col.SETTLES] != 0, col.SETTLES])
         decided = (rows[:, col.FLAGS] & col.FLAG_DECIDED) != 0
         intact = ~np.isin(rows[:, col.POSITION], list(scan.damaged))
-        chunks.append(rows[intact & ~decided & (rows[:, col.PARKS] != 0)][:, _KEPT])
-        chunks = [left for chunk in chunks if len(left := chunk[~done.get(chunk[:, _ORIGIN])])]
-    return np.concatenate([np.empty((0, len(_KEPT)), np.int64), *chunks]), last_ms
+        chunks.append(parked_rows(rows[intact & ~decided & (rows[:, col.PARKS] != 0)]))
+        chunks = [left for chunk in chunks if len(left := chunk[~done.get(chunk[:, ORIGIN])])]
+    return np.concatenate([np.empty((0, PARKED_COLUMNS), np.int64), *chunks]), last_ms
 
 
 def _in_levels(
-    disk: ReadOnlyDisk, paths: StorePaths, log: MappedSequence, waiting: Kept, *, is_adopted: bool
+    disk: ReadOnlyDisk, paths: StorePaths, log: MappedSequence, waiting: ParkedRows, *, is_adopted: bool
 ) -> Iterator[PendingMessage]:
     """Yield the messages of `waiting` in level queues that Apache RocketMQ has not delivered."""
     offsets = level_offsets.load(disk, paths)
     if is_adopted if offsets is None else not offsets.wheelmq:
         floors = {} if offsets is None else offsets.offset_table
-        streams = (waiting[:, _ORIGIN] >> INDEX_BITS).tolist()
+        streams = (waiting[:, ORIGIN] >> INDEX_BITS).tolist()
         first = np.array([floors.get(stream_number(Stream(stream)), 0) for stream in streams], np.int64)
-        waiting = waiting[(waiting[:, _ORIGIN] & INDEX_MASK) >= first]
-        copied = delivered(log, (ParkedRecord(*row) for row in waiting[:, [_POSITION, _STORE]].tolist()))
-        waiting = waiting[~np.isin(waiting[:, _POSITION], list(copied))]
+        waiting = waiting[(waiting[:, ORIGIN] & INDEX_MASK) >= first]
+        copied = delivered(log, (ParkedRecord(*row) for row in waiting[:, [POSITION, STORE_MS]].tolist()))
+        waiting = waiting[~np.isin(waiting[:, POSITION], list(copied))]
     levels_ms = parse_levels(DEFAULT_LEVELS)
-    for stream, mine in by_stream(waiting[:, _ORIGIN]):
+    for stream, mine in by_stream(waiting[:, ORIGIN]):
         level = stream_number(stream)
         units = _units(disk, paths, level)
-        for origin, position, store_ms in waiting[mine][:, [_ORIGIN, _POSITION, _STORE]].tolist():
+        for origin, position, store_ms in waiting[mine][:, [ORIGIN, POSITION, STORE_MS]].tolist():
             record = read(log, position)
             due_ms = units.get(origin_index(origin))
             if due_ms is None:

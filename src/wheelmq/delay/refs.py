@@ -1,6 +1,7 @@
-"""References: rows that represent parked messages from the time they are armed until they are released.
+"""Rows of parked messages, and the references that represent the messages from their arming until their release.
 
-A reference is a row of 64-bit integers. It has all the values that release needs before it reads the record.
+A reference is the front of the row of a parked message. It has all the values that release needs before it reads the
+record.
 """
 
 from __future__ import annotations
@@ -10,28 +11,59 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.kernels.refs import COLUMNS as COLUMNS
 from wheelmq.formats.kernels.refs import ENQUEUE_MS as ENQUEUE_MS
 from wheelmq.formats.kernels.refs import FIRE_MS as FIRE_MS
+from wheelmq.formats.kernels.refs import FLAG_DELETE as FLAG_DELETE
 from wheelmq.formats.kernels.refs import FLAG_LONG as FLAG_LONG
 from wheelmq.formats.kernels.refs import FLAG_ROLL as FLAG_ROLL
 from wheelmq.formats.kernels.refs import FLAGS as FLAGS
+from wheelmq.formats.kernels.refs import KEY_HASH as KEY_HASH
+from wheelmq.formats.kernels.refs import LONG_DELAY_MS as LONG_DELAY_MS
 from wheelmq.formats.kernels.refs import ORIGIN as ORIGIN
+from wheelmq.formats.kernels.refs import PARKED_COLUMNS as PARKED_COLUMNS
 from wheelmq.formats.kernels.refs import POSITION as POSITION
+from wheelmq.formats.kernels.refs import REAL_QUEUE as REAL_QUEUE
 from wheelmq.formats.kernels.refs import SIZE as SIZE
+from wheelmq.formats.kernels.refs import STORE_MS as STORE_MS
+from wheelmq.formats.kernels.refs import UNIT_COLUMNS as UNIT_COLUMNS
 
-LONG_DELAY_MS: Final = 5000
 NO_ENQUEUE_MS: Final = (1 << 63) - 1
 """Enqueue time of messages that were armed without the pipeline: Apache RocketMQ's own value (Long.MAX_VALUE)."""
 FAR_MS: Final = 1 << 61
 """Later than the due time of any message."""
 
-Refs = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
+Refs = Integers
+"""Rows of COLUMNS integers."""
+ParkedRows = Integers
+"""Rows of PARKED_COLUMNS integers."""
 
 
 def make(count: int) -> Refs:
     """Return `count` references, all zero."""
     return np.zeros((count, COLUMNS), np.int64)
+
+
+def parked_rows(scanned: Integers, real_queues: Integers | int = -1) -> ParkedRows:
+    """Return the rows of the parked messages whose records a scan found. A level's message may have no fire time."""
+    rows = np.zeros((len(scanned), PARKED_COLUMNS), np.int64)
+    rows[:, FIRE_MS] = scanned[:, col.DUE_MS]
+    rows[:, ORIGIN] = scanned[:, col.PARKS]
+    rows[:, POSITION] = scanned[:, col.POSITION]
+    rows[:, SIZE] = scanned[:, col.SIZE]
+    rows[:, FLAGS] = np.where(scanned[:, col.DUE_MS] - scanned[:, col.STORE_MS] > LONG_DELAY_MS, FLAG_LONG, 0)
+    rows[(scanned[:, col.FLAGS] & col.FLAG_DELETES) != 0, FLAGS] |= FLAG_DELETE
+    rows[:, STORE_MS] = scanned[:, col.STORE_MS]
+    rows[:, KEY_HASH] = scanned[:, col.KEY_HASH]
+    rows[:, REAL_QUEUE] = real_queues
+    return rows
+
+
+def refs_of(parked: ParkedRows) -> Refs:
+    """Return the references of parked messages, in an array of their own."""
+    return parked[:, :COLUMNS].copy()
 
 
 def by_fire_time(refs: Refs) -> Refs:

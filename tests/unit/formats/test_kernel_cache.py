@@ -28,6 +28,7 @@ def test_two_installations_have_two_caches(copy: Path) -> None:
     [
         ("formats/kernels/scan.py", True),
         ("formats/disk/timer.py", True),
+        ("formats/rows.py", True),
         ("delay/fast/release.py", True),
         ("broker/fast/send_answer.py", True),
         ("system/pages.py", True),

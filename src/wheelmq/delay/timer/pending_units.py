@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.refs import FIRE_MS, ORIGIN, POSITION, SIZE, UNIT_COLUMNS
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.origin import Stream, by_stream, origin_of
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
@@ -15,19 +16,19 @@ from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.mapped import MappedSequence
 
-ORIGIN, POSITION, SIZE, SLOT = range(4)
-"""Columns of `pending_units`. The caller fills in the slot."""
+SLOT_MS: Final = FIRE_MS
+"""The slot of the message's unit in the timer log, in the column of the fire time."""
 STEP_ROWS: Final = 1 << 16
 """Rows that `can_be_records` checks at once: they stay in the processor's cache."""
-NO_UNITS = np.empty((0, 4), np.int64)
+NO_UNITS: Final = np.empty((0, UNIT_COLUMNS), np.int64)
 
 
 def pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int64]:
-    """Return the pending units of a stream before index `end`, as rows of ORIGIN, POSITION, SIZE and SLOT."""
+    """Return the pending units of a stream before index `end`, as rows of UNIT_COLUMNS. SLOT_MS is not set."""
     queue, index = timer.queue_of(stream), int(timer.queue_of(stream).start)
     stop = min(end, int(queue.end))
     is_pending = ~timer.pending.done.of(stream).between(index, stop)
-    found = np.empty((np.count_nonzero(is_pending), 4), np.int64)
+    found = np.empty((np.count_nonzero(is_pending), UNIT_COLUMNS), np.int64)
     count = 0
     for units in queue.chunks(ahead=True):
         chosen = is_pending[: len(units)]

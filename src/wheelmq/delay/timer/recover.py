@@ -23,7 +23,6 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay.cancel import append_cancel_of, own_cancel
 from wheelmq.delay.levels import offsets as level_offsets
 from wheelmq.delay.redelivery import ParkedRecord, delivered
-from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer import pending_units, unread_records
 from wheelmq.delay.timer.apache_import import Parked, what_is_out
 from wheelmq.delay.timer.lookup import find_among
@@ -57,8 +56,7 @@ from wheelmq.system.failpoint import reach
 log = logging.getLogger(__name__)
 
 _TIMER_FIRST = timer_origin(0)
-_ORIGIN, _DUE, _POSITION, _SIZE, _STORE, _KEY, _REAL_QUEUE, _FOREIGN_DELETE = range(8)
-_NO_PENDING = np.empty((0, 8), np.int64)
+_NO_PENDING: Final = np.empty((0, ref.PARKED_COLUMNS), np.int64)
 _SIDES: Final = ("left", "right")
 
 
@@ -98,25 +96,15 @@ class TimerRecovery:
         done.update(parked[decided, col.PARKS])
         parked = parked[~decided]
         if len(parked):
-            kept = np.empty((len(parked), 8), np.int64)
-            kept[:, _ORIGIN] = parked[:, col.PARKS]
-            kept[:, _DUE] = parked[:, col.DUE_MS]
-            kept[:, _POSITION] = parked[:, col.POSITION]
-            kept[:, _SIZE] = parked[:, col.SIZE]
-            kept[:, _STORE] = parked[:, col.STORE_MS]
-            kept[:, _KEY] = parked[:, col.KEY_HASH]
-            kept[:, _REAL_QUEUE] = self._timer.store.queue_rows(
-                parked[:, col.REAL_TOPIC], parked[:, col.REAL_QUEUE_ID], names
-            )
-            kept[:, _FOREIGN_DELETE] = (parked[:, col.FLAGS] & col.FLAG_DELETES) != 0
-            self._chunks.append(kept)
+            real_queues = self._timer.store.queue_rows(parked[:, col.REAL_TOPIC], parked[:, col.REAL_QUEUE_ID], names)
+            self._chunks.append(ref.parked_rows(parked, real_queues))
         if sum(map(len, self._chunks)) > self._rows_max:
             self._rows_max = 2 * len(self._drop_settled()) + 2 * CHUNK_ROWS
 
     def _drop_settled(self) -> npt.NDArray[np.int64]:
         """Reduce the chunks to one chunk of pending messages, and return it."""
         rows = self._chunks[0] if len(self._chunks) == 1 else np.concatenate([_NO_PENDING, *self._chunks])
-        self._chunks = [_without(rows, self._timer.pending.done.get(rows[:, _ORIGIN]))]
+        self._chunks = [_without(rows, self._timer.pending.done.get(rows[:, ref.ORIGIN]))]
         return self._chunks[0]
 
     def resume(self) -> Snapshot | None:
@@ -155,9 +143,9 @@ class TimerRecovery:
         """
         timer, ends = self._timer, _ends_in_log(snapshot)
         units = pending_units.pending_in(timer, ends)
-        if (units[1:, pending_units.POSITION] < units[:-1, pending_units.POSITION]).any():
-            units = units[np.argsort(units[:, pending_units.POSITION], kind="stable")]
-        spans = units[:, pending_units.POSITION], units[:, pending_units.SIZE]
+        if (units[1:, ref.POSITION] < units[:-1, ref.POSITION]).any():
+            units = units[np.argsort(units[:, ref.POSITION], kind="stable")]
+        spans = units[:, ref.POSITION], units[:, ref.SIZE]
         if not pending_units.can_be_records(*spans, timer.store.log.files, snapshot.position):
             raise LogDamaged(errno.EIO, "units of parked messages do not point to records")
         if not unread_records.is_of_use(timer, snapshot):
@@ -180,10 +168,10 @@ class TimerRecovery:
         scan = LogScan(self._timer.store.log.files, self._timer.store.log.start, whole_before_ms=NEVER_MS)
         met = [np.empty(0, np.int64)]
         self._rows_max = len(units) + 2 * CHUNK_ROWS
-        for rows in scan.records_at(units[:, pending_units.POSITION], units[:, pending_units.SIZE]):
+        for rows in scan.records_at(units[:, ref.POSITION], units[:, ref.SIZE]):
             met.append(rows[rows[:, col.PARKS] != 0, col.PARKS])
             self.on_rows(rows, scan.names)
-        if not np.array_equal(np.concatenate(met), units[:, pending_units.ORIGIN]):
+        if not np.array_equal(np.concatenate(met), units[:, ref.ORIGIN]):
             raise LogDamaged(errno.EIO, "units of parked messages point to records of other messages")
         return frozenset(scan.damaged)
 
@@ -193,7 +181,9 @@ class TimerRecovery:
         Raises LogDamaged when the counts do not fit.
         """
         rows = [self._timer.store.queues.row(*key) for key in waiting]
-        counts = np.zeros(max((*rows, *(int(chunk[:, _REAL_QUEUE].max()) for chunk in self._chunks)), default=-1) + 1)
+        counts = np.zeros(
+            max((*rows, *(int(chunk[:, ref.REAL_QUEUE].max()) for chunk in self._chunks)), default=-1) + 1
+        )
         counts[rows] = list(waiting.values())
         self._waiting = counts.astype(np.int64)
         for chunk in self._chunks:
@@ -201,7 +191,7 @@ class TimerRecovery:
 
     def _discount(self, pending: npt.NDArray[np.int64]) -> None:
         """Subtract `pending`, whose records were read. Raises LogDamaged when the counts are too small."""
-        queues = pending[:, _REAL_QUEUE]
+        queues = pending[:, ref.REAL_QUEUE]
         np.subtract.at(self._waiting, queues[(queues >= 0) & (queues < len(self._waiting))], 1)
         if (self._waiting < 0).any() or (queues >= len(self._waiting)).any():
             raise LogDamaged(errno.EIO, "more messages are pending for a queue than the snapshot counts")
@@ -213,10 +203,10 @@ class TimerRecovery:
         Raises SnapshotWrong.
         """
         timer, index, unread = self._timer, self._timer.pending.keys.index, self._unread
-        origins, slots_ms = unread[:, pending_units.ORIGIN], unread[:, pending_units.SLOT]
+        origins, slots_ms = unread[:, ref.ORIGIN], unread[:, pending_units.SLOT_MS]
         horizon_ms = timer.scans.walked_through_ms + timer.settings.precision_ms
         is_near = (slots_ms <= horizon_ms) | out_of_reach(slots_ms, timer.scans.walked_through_ms, timer.wheel)
-        is_near |= unread[:, pending_units.POSITION] >= (0 if index is None else index.indexed_to)
+        is_near |= unread[:, ref.POSITION] >= (0 if index is None else index.indexed_to)
         is_near |= (origins >= timer_origin(timer.indexed_to)) | (not self._is_believed())
         settled = timer.pending.done.get(origins)  # settled after the snapshot: read to learn its real queue
         self._chunks = []
@@ -228,10 +218,10 @@ class TimerRecovery:
             timer.store.disk.remove(timer.store.paths.snapshot)
             raise SnapshotWrong(errno.EIO, str(error.strerror)) from None
         timer.store.log.damaged |= damaged
-        timer.pending.done.update(read[np.isin(read[:, _POSITION], list(damaged)), _ORIGIN])
+        timer.pending.done.update(read[np.isin(read[:, ref.POSITION], list(damaged)), ref.ORIGIN])
         timer.pending.counts.add_numbers(self._waiting)
-        joined = np.concatenate((pending, read[~timer.pending.done.get(read[:, _ORIGIN])]))
-        return joined[np.argsort(joined[:, _ORIGIN], kind="stable")]
+        joined = np.concatenate((pending, read[~timer.pending.done.get(read[:, ref.ORIGIN])]))
+        return joined[np.argsort(joined[:, ref.ORIGIN], kind="stable")]
 
     def finish(self, index: MessageIndex | None) -> None:
         """Prepare the timer: done bits, wheel, armed references, notes, keys, counts. Raises SnapshotWrong.
@@ -247,14 +237,14 @@ class TimerRecovery:
         self._set_aside()
         pending = self._drop_settled()
         self._chunks = []
-        pending = _without(pending, ~pending_units.are_queued(timer, pending[:, _ORIGIN]))
-        in_level = pending[:, _ORIGIN] < _TIMER_FIRST
+        pending = _without(pending, ~pending_units.are_queued(timer, pending[:, ref.ORIGIN]))
+        in_level = pending[:, ref.ORIGIN] < _TIMER_FIRST
         out = np.zeros(len(pending), np.bool_)
         if is_adopted:
             out[~in_level] = self._what_is_out(pending[~in_level])
         if adopts_levels:
             out[in_level] = self._what_is_copied(pending[in_level])
-        timer.pending.done.update(pending[out, _ORIGIN])
+        timer.pending.done.update(pending[out, ref.ORIGIN])
         pending, in_level = _without(pending, out), in_level[~out]
         mark = self._start_from(known, is_adopted=is_adopted)
         timer.turns.resume(mark.epoch + 1, mark.turn)
@@ -273,13 +263,13 @@ class TimerRecovery:
         if len(self._unread):
             pending = self._read_what_is_near(pending)
             self._go_back_to_what_is_lost(pending)
-        in_level = pending[:, _ORIGIN] < _TIMER_FIRST
-        deletes = pending[:, _FOREIGN_DELETE] != 0
-        timer.pending.done.update(pending[deletes, _ORIGIN])
+        in_level = pending[:, ref.ORIGIN] < _TIMER_FIRST
+        deletes = (pending[:, ref.FLAGS] & ref.FLAG_DELETE) != 0
+        timer.pending.done.update(pending[deletes, ref.ORIGIN])
         self._count_and_key(_without(pending, deletes))
         self._stage(_without(pending, deletes | in_level))
         self._stage_levels(pending[in_level])
-        self._obey(pending[deletes, _POSITION], _without(pending, deletes))
+        self._obey(pending[deletes, ref.POSITION], _without(pending, deletes))
         if out.any() or deletes.any() or has_floors:
             self._keep_done()
         if adopts_levels:
@@ -372,7 +362,12 @@ class TimerRecovery:
     def _what_is_out(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which messages Apache RocketMQ settled while it had the store."""
         store = self._timer.store
-        parked = Parked(pending[:, _ORIGIN] & INDEX_MASK, pending[:, _DUE], pending[:, _POSITION], pending[:, _KEY])
+        parked = Parked(
+            pending[:, ref.ORIGIN] & INDEX_MASK,
+            pending[:, ref.FIRE_MS],
+            pending[:, ref.POSITION],
+            pending[:, ref.KEY_HASH],
+        )
         return what_is_out(parked, load_check(store.disk, store.paths), store.log.files, store.log.last_store_ms)
 
     def _what_is_copied(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -380,8 +375,8 @@ class TimerRecovery:
 
         The copy counts at any time, because Apache's level table may have been a different one.
         """
-        waiting = (ParkedRecord(*row) for row in pending[:, [_POSITION, _STORE]].tolist())
-        return np.isin(pending[:, _POSITION], list(delivered(self._timer.store.log.files, waiting)))
+        waiting = (ParkedRecord(*row) for row in pending[:, [ref.POSITION, ref.STORE_MS]].tolist())
+        return np.isin(pending[:, ref.POSITION], list(delivered(self._timer.store.log.files, waiting)))
 
     def _keep_done(self) -> None:
         """Save the done bits that no record proves: messages that Apache settled, and Apache's cancels applied now.
@@ -400,36 +395,36 @@ class TimerRecovery:
         message index, because it may be damaged.
         """
         timer = self._timer
-        by_key = pending[np.argsort(pending[:, _KEY], kind="stable")] if len(positions) else pending
+        by_key = pending[np.argsort(pending[:, ref.KEY_HASH], kind="stable")] if len(positions) else pending
         for position in positions.tolist():
             record = timer.store.log.record_at(LogPosition(position))
             assert record is not None, position
             for key in delete_keys(record.message.properties):
-                first, end = (np.searchsorted(by_key[:, _KEY], key_hash(key), side) for side in _SIDES)
-                found = find_among(timer, key, map(Origin, by_key[first:end, _ORIGIN].tolist()))
+                first, end = (np.searchsorted(by_key[:, ref.KEY_HASH], key_hash(key), side) for side in _SIDES)
+                found = find_among(timer, key, map(Origin, by_key[first:end, ref.ORIGIN].tolist()))
                 if found:
                     append_cancel_of(timer.store, timer, own_cancel(record), found)
                     break
 
     def _count_and_key(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer
-        timer.pending.counts.add(pending[:, _REAL_QUEUE])
+        timer.pending.counts.add(pending[:, ref.REAL_QUEUE])
         index = timer.pending.keys.index
-        fresh = pending if index is None else pending[pending[:, _POSITION] >= index.indexed_to]
-        timer.pending.keys.add(fresh[:, _KEY], fresh[:, _ORIGIN], timer.pending.done, timer.store.log.end)
-        is_timer = pending[:, _ORIGIN] >= _TIMER_FIRST  # the origins of levels are smaller
-        timer.congestion.count(pending[is_timer, _DUE], timer.store.clock.now_ms())
+        fresh = pending if index is None else pending[pending[:, ref.POSITION] >= index.indexed_to]
+        timer.pending.keys.add(fresh[:, ref.KEY_HASH], fresh[:, ref.ORIGIN], timer.pending.done, timer.store.log.end)
+        is_timer = pending[:, ref.ORIGIN] >= _TIMER_FIRST  # the origins of levels are smaller
+        timer.congestion.count(pending[is_timer, ref.FIRE_MS], timer.store.clock.now_ms())
 
     def _go_back_to_what_is_lost(self, pending: npt.NDArray[np.int64]) -> None:
         """Set E back to the first pending message that should have a unit and has none."""
         timer = self._timer
-        origins = pending[:, _ORIGIN]
+        origins = pending[:, ref.ORIGIN]
         is_indexed = (origins >= _TIMER_FIRST) & (origins < timer_origin(timer.indexed_to))
-        pending = pending[is_indexed & (pending[:, _FOREIGN_DELETE] == 0)]
-        units = RecordUnits.of(timer.log, np.sort(pending[:, _POSITION]), timer.log.end)
-        lost = ~units.newest_of(pending[:, _POSITION])[1]
+        pending = pending[is_indexed & ((pending[:, ref.FLAGS] & ref.FLAG_DELETE) == 0)]
+        units = RecordUnits.of(timer.log, np.sort(pending[:, ref.POSITION]), timer.log.end)
+        lost = ~units.newest_of(pending[:, ref.POSITION])[1]
         if lost.any():
-            timer.index_from(origin_index(Origin(int(pending[lost, _ORIGIN].min()))))
+            timer.index_from(origin_index(Origin(int(pending[lost, ref.ORIGIN].min()))))
             log.error(
                 "timer: %d pending messages have no unit in the timer log: messages from queue offset %d on are "
                 "indexed again",
@@ -439,15 +434,15 @@ class TimerRecovery:
 
     def _stage(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer
-        units = RecordUnits.of(timer.log, np.sort(pending[:, _POSITION]), timer.log.end)
-        newest, _ = units.newest_of(pending[:, _POSITION])
-        is_indexed = pending[:, _ORIGIN] < timer_origin(timer.indexed_to)
-        timer.pending.notes.add(_refs(_without(pending, is_indexed)), timer.store.clock.now_ms())
+        units = RecordUnits.of(timer.log, np.sort(pending[:, ref.POSITION]), timer.log.end)
+        newest, _ = units.newest_of(pending[:, ref.POSITION])
+        is_indexed = pending[:, ref.ORIGIN] < timer_origin(timer.indexed_to)
+        timer.pending.notes.add(ref.refs_of(_without(pending, is_indexed)), timer.store.clock.now_ms())
         slots_ms, rolls = units.slots_ms[newest], units.rolls[newest]
         passed = out_of_reach(slots_ms, timer.scans.walked_through_ms, timer.wheel)
-        fires = pending[:, _DUE] <= timer.scans.walked_through_ms + timer.settings.precision_ms
+        fires = pending[:, ref.FIRE_MS] <= timer.scans.walked_through_ms + timer.settings.precision_ms
         chosen = is_indexed & (fires | passed)
-        refs = _refs(pending[chosen])
+        refs = ref.refs_of(pending[chosen])
         slots_ms, rolling = slots_ms[chosen], (rolls & ~fires)[chosen]
         refs[rolling, ref.FIRE_MS] = np.maximum(slots_ms[rolling] + 1, timer.scans.walked_through_ms)
         refs[rolling, ref.FLAGS] |= ref.FLAG_ROLL
@@ -459,28 +454,17 @@ class TimerRecovery:
         now_ms = timer.store.clock.now_ms()
         for level in timer.pending.levels:
             first = origin_of(level.stream, 0)
-            mine = pending[(pending[:, _ORIGIN] & ~INDEX_MASK) == first]
-            mine = mine[np.argsort(mine[:, _ORIGIN])]
+            mine = pending[(pending[:, ref.ORIGIN] & ~INDEX_MASK) == first]
+            mine = mine[np.argsort(mine[:, ref.ORIGIN])]
             level.advance(QueueOffset(timer.pending.done.of(level.stream).first_unset(level.queue.end)))
-            refs = _refs(mine)
-            refs[:, ref.FIRE_MS] = pending_units.tag_codes(level.queue, mine[:, _ORIGIN] - first)
+            refs = ref.refs_of(mine)
+            refs[:, ref.FIRE_MS] = pending_units.tag_codes(level.queue, mine[:, ref.ORIGIN] - first)
             timer.pending.notes.add(refs[level.grow(refs[:, ref.FIRE_MS])], now_ms)
 
 
 def _without(rows: npt.NDArray[np.int64], left_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Return `rows` without those left out. Mostly there are none, and a copy of all pending rows takes seconds."""
     return rows[~left_out] if left_out.any() else rows
-
-
-def _refs(pending: npt.NDArray[np.int64]) -> Refs:
-    made = ref.make(len(pending))
-    made[:, ref.FIRE_MS] = pending[:, _DUE]
-    made[:, ref.ORIGIN] = pending[:, _ORIGIN]
-    made[:, ref.POSITION] = pending[:, _POSITION]
-    made[:, ref.SIZE] = pending[:, _SIZE]
-    long = pending[:, _DUE] - pending[:, _STORE] > ref.LONG_DELAY_MS
-    made[:, ref.FLAGS] = np.where(long, ref.FLAG_LONG, 0)
-    return made
 
 
 def _ends_in_log(snapshot: Snapshot) -> dict[Stream, int]:

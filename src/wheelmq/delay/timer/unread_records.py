@@ -19,9 +19,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.refs import ORIGIN, POSITION, SIZE
 from wheelmq.delay.timer.details import slots_of
 from wheelmq.delay.timer.log import TimerLog
-from wheelmq.delay.timer.pending_units import NO_UNITS, ORIGIN, POSITION, SIZE, SLOT
+from wheelmq.delay.timer.pending_units import NO_UNITS, SLOT_MS
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.message import MAGIC_V1, MAGIC_V2
 from wheelmq.formats.disk.origin import INDEX_MASK, timer_origin
@@ -126,7 +127,7 @@ def not_to_be_read(timer: Timer, snapshot: Snapshot, pending: Integers) -> tuple
         slots_ms[without_detail] = _slots_by_records(timer, log_end, asked[without_detail])
     is_known = slots_ms > 0
     found[found] = is_known
-    asked[:, SLOT] = slots_ms
+    asked[:, SLOT_MS] = slots_ms
     return asked if is_known.all() else asked[is_known], found
 
 

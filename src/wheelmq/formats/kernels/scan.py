@@ -41,6 +41,7 @@ from wheelmq.formats.kernels.numbers import (
 )
 from wheelmq.formats.kernels.topics import Integers, intern_topic
 from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC
+from wheelmq.formats.rows import SCANNED, column
 
 # Results of a scan.
 FULL: Final = 0
@@ -56,26 +57,22 @@ AT: Final = 0
 ROWS: Final = 1
 STATE: Final = 2
 
-# Columns of a scanned row.
-POSITION: Final = 0
-SIZE: Final = 1
-STORE_MS: Final = 2
-QUEUE_ID: Final = 3
-QUEUE_OFFSET: Final = 4
-TAG_CODE: Final = 5
-TOPIC: Final = 6
-"""Row of the topic's name among the interned names (kernels.topics)."""
-DUE_MS: Final = 7
-"""Due time of a parked message. It is 0 in a level queue if the record does not hold it (formats.disk.parked)."""
-SETTLES: Final = 8
-KEY_HASH: Final = 9
-FLAGS: Final = 10
-REAL_TOPIC: Final = 11
-"""Row of the real topic's name of a parked record. It is -1 for all other records, and if there is no real topic."""
-REAL_QUEUE_ID: Final = 12
-PARKS: Final = 13
-"""Origin of a parked message, else 0. It is 0 in the log of a block, where queue id and queue offset give it."""
-COLUMNS: Final = 14
+# Columns of a scanned row (formats.rows.SCANNED).
+POSITION: Final = column(SCANNED, "position")
+SIZE: Final = column(SCANNED, "size")
+STORE_MS: Final = column(SCANNED, "store_ms")
+QUEUE_ID: Final = column(SCANNED, "queue_id")
+QUEUE_OFFSET: Final = column(SCANNED, "queue_offset")
+TAG_CODE: Final = column(SCANNED, "tag_code")
+TOPIC: Final = column(SCANNED, "topic")
+DUE_MS: Final = column(SCANNED, "due_ms")
+SETTLES: Final = column(SCANNED, "settles")
+KEY_HASH: Final = column(SCANNED, "key_hash")
+FLAGS: Final = column(SCANNED, "flags")
+REAL_TOPIC: Final = column(SCANNED, "real_topic")
+REAL_QUEUE_ID: Final = column(SCANNED, "real_queue_id")
+PARKS: Final = column(SCANNED, "parks")
+COLUMNS: Final = len(SCANNED)
 
 FLAG_DISPATCHED: Final = 1
 FLAG_DECIDED: Final = 2
