@@ -50,7 +50,7 @@ def take(rows: Rows, counts: Integers) -> Intake:
     if not kernel.is_any_delayed(rows):
         return _NOTHING
     refs, hashes, deletes = ref.make(len(rows)), np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    kernel.take(rows, counts, refs, hashes, deletes, ref.LONG_DELAY_MS, _found)
+    kernel.take(rows, counts, refs, hashes, deletes, _found)
     parked, deleting, settled = _found.tolist()
     return Intake(refs[:parked], hashes[:parked], deletes[:deleting], settled)
 
@@ -62,13 +62,9 @@ def _take_plain(rows: Rows, counts: Integers) -> Intake:
     deletes = (parked[:, row.FLAGS] & row.FLAG_DELETE) != 0
     deleting, parked = parked[deletes], parked[~deletes]
     _count(counts, parked[:, row.REAL_QUEUE], PARKED, 1)
-    refs = ref.make(len(parked))
-    refs[:, ref.FIRE_MS] = parked[:, row.DUE_MS]
-    refs[:, ref.ORIGIN] = parked[:, row.PARKS]
-    refs[:, ref.POSITION] = parked[:, row.POSITION]
-    refs[:, ref.SIZE] = parked[:, row.SIZE]
-    long = parked[:, row.DUE_MS] - parked[:, row.STORE_MS] > ref.LONG_DELAY_MS
-    refs[:, ref.FLAGS] = np.where(long, ref.FLAG_LONG, 0)
+    due_ms = parked[:, row.DUE_MS]
+    is_long = ref.is_long(due_ms - parked[:, row.STORE_MS])
+    refs = ref.build(due_ms, parked[:, row.PARKS], parked[:, row.POSITION], parked[:, row.SIZE], is_long)
     return Intake(refs, parked[:, row.KEY_HASH], deleting[:, row.PARKS], len(settled))
 
 

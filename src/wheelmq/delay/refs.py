@@ -6,7 +6,7 @@ record.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,27 +35,55 @@ FAR_MS: Final = 1 << 61
 """Later than the due time of any message."""
 
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Values = npt.NDArray[Any]
 Refs = Integers
 """Rows of COLUMNS integers."""
 ParkedRows = Integers
 """Rows of PARKED_COLUMNS integers."""
 
 
-def make(count: int) -> Refs:
-    """Return `count` references, all zero."""
-    return np.zeros((count, COLUMNS), np.int64)
+def make(count: int, columns: int = COLUMNS) -> Refs:
+    """Return `count` references or longer rows, all zero."""
+    return np.zeros((count, columns), np.int64)
+
+
+def build(
+    fire_ms: Values, origins: Values, positions: Values, sizes: Values, is_long: Values, columns: int = COLUMNS
+) -> Refs:
+    """Return references from their values. `is_long` says which delays are over LONG_DELAY_MS."""
+    refs = make(len(origins), columns)
+    refs[:, FIRE_MS] = fire_ms
+    refs[:, ORIGIN] = origins
+    refs[:, POSITION] = positions
+    refs[:, SIZE] = sizes
+    refs[:, FLAGS] = np.where(is_long, FLAG_LONG, 0)
+    return refs
+
+
+def is_long(delay_ms: Any) -> Any:
+    """Return whether a delay, or each delay of an array, is over LONG_DELAY_MS."""
+    return delay_ms > LONG_DELAY_MS
+
+
+def store_ms_of(due_ms: Values, long: Values) -> Values:
+    """Return store times for due times, so that the delays are long where `long` is set."""
+    return due_ms - np.where(long, LONG_DELAY_MS + 1, 0)
 
 
 def parked_rows(scanned: Integers, real_queues: Integers | int = -1) -> ParkedRows:
     """Return the rows of the parked messages whose records a scan found. A level's message may have no fire time."""
-    rows = np.zeros((len(scanned), PARKED_COLUMNS), np.int64)
-    rows[:, FIRE_MS] = scanned[:, col.DUE_MS]
-    rows[:, ORIGIN] = scanned[:, col.PARKS]
-    rows[:, POSITION] = scanned[:, col.POSITION]
-    rows[:, SIZE] = scanned[:, col.SIZE]
-    rows[:, FLAGS] = np.where(scanned[:, col.DUE_MS] - scanned[:, col.STORE_MS] > LONG_DELAY_MS, FLAG_LONG, 0)
+    due_ms, store_ms = scanned[:, col.DUE_MS], scanned[:, col.STORE_MS]
+    rows = build(
+        due_ms,
+        scanned[:, col.PARKS],
+        scanned[:, col.POSITION],
+        scanned[:, col.SIZE],
+        is_long(due_ms - store_ms),
+        PARKED_COLUMNS,
+    )
     rows[(scanned[:, col.FLAGS] & col.FLAG_DELETES) != 0, FLAGS] |= FLAG_DELETE
-    rows[:, STORE_MS] = scanned[:, col.STORE_MS]
+    rows[:, STORE_MS] = store_ms
     rows[:, KEY_HASH] = scanned[:, col.KEY_HASH]
     rows[:, REAL_QUEUE] = real_queues
     return rows

@@ -20,4 +20,4 @@ def test_references_and_queue_units_are_the_front_of_a_parked_message() -> None:
     names = PARKED.names or ()
     assert names[: refs.UNIT_COLUMNS] == ("fire_ms", "origin", "position", "size")
     assert names[refs.UNIT_COLUMNS : refs.COLUMNS] == ("flags", "enqueue_ms")
-    assert refs.PARKED_COLUMNS == len(names)
+    assert len(names) == refs.PARKED_COLUMNS

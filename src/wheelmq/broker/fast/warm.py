@@ -39,6 +39,6 @@ def warm(say: Callable[[str], None]) -> None:
             turn.encode_units(*views, 0, 0, written, nothing)
             turn.near_references(*views, 0, 0, written, 1000, 0, a.no_refs)
         parked.is_any_delayed(a.journal[:0])
-        parked.take(a.journal[:0], a.table(parked.COUNTS)[:0], a.no_refs, nothing, nothing, 0, integers)
+        parked.take(a.journal[:0], a.table(parked.COUNTS)[:0], a.no_refs, nothing, nothing, integers)
         pages.advise_by_pieces(0, 0, 0, 1, 0)
         keys.insert(integers, integers, nothing, nothing)

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from wheelmq.delay.blocks.queue import BlockQueue
-from wheelmq.delay.refs import LONG_DELAY_MS
+from wheelmq.delay.refs import is_long
 from wheelmq.delay.settings import BlockSettings
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import (
@@ -272,7 +272,7 @@ class Block:
             if not is_ours[first]:
                 why = "it does not belong to this block, or is not in its place"
             raise self._damaged(LogPosition(int(rows[first, col.POSITION])), why)
-        flags = np.where(due_ms - rows[:, col.STORE_MS] > LONG_DELAY_MS, FLAG_LONG, 0)
+        flags = np.where(is_long(due_ms - rows[:, col.STORE_MS]), FLAG_LONG, 0)
         self.queue.add_many(indices, rows[:, col.POSITION], rows[:, col.SIZE], due_ms, flags)
 
     def _damaged(self, position: LogPosition, why: str) -> LogDamaged:
@@ -299,7 +299,7 @@ class Block:
 
 
 def _long(due_ms: Millis, store_ms: Millis) -> int:
-    return FLAG_LONG if due_ms - store_ms > LONG_DELAY_MS else 0
+    return FLAG_LONG if is_long(due_ms - store_ms) else 0
 
 
 def remove_files(disk: Disk, paths: BlockPaths) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay.blocks.wheel import STEP_MS
-from wheelmq.delay.refs import LONG_DELAY_MS
+from wheelmq.delay.refs import store_ms_of
 from wheelmq.delay.timer.staging import BLOCKS, STAGED_ROW, StagedRows
 from wheelmq.delay.timer.view import ReadView, StoreUnreadable
 from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_LONG
@@ -34,7 +34,7 @@ def read_blocks(view: ReadView, window: dict[str, Any], *, write_ms: int, turn: 
         rows["origin"] = origin_of(block_stream(number), 0) | mine
         rows["due_ms"] = units["due_ms"]
         rows["out_ms"] = (units["due_ms"] - 1) // STEP_MS * STEP_MS
-        rows["store_ms"] = units["due_ms"] - np.where(units["flags"] & FLAG_LONG, LONG_DELAY_MS + 1, 0)
+        rows["store_ms"] = store_ms_of(units["due_ms"], units["flags"] & FLAG_LONG)
         rows["position"] = units["position"]
         rows["size"] = units["size"]
         rows["magic"] = MAGIC_DEFAULT

@@ -44,7 +44,6 @@ def take(
     refs: Integers,
     hashes: Integers,
     deletes: Integers,
-    long_delay_ms: int,
     found: Integers,
 ) -> None:
     """Write references and key hashes of parked messages and the origins of deletes. Count in `counts`, by queue.
@@ -75,6 +74,6 @@ def take(
         refs[k, ref.ORIGIN] = origin
         refs[k, ref.POSITION] = rows[i, row.POSITION]
         refs[k, ref.SIZE] = rows[i, row.SIZE]
-        refs[k, ref.FLAGS] = ref.FLAG_LONG if due_ms - rows[i, row.STORE_MS] > long_delay_ms else np.int64(0)
+        refs[k, ref.FLAGS] = ref.FLAG_LONG if due_ms - rows[i, row.STORE_MS] > ref.LONG_DELAY_MS else np.int64(0)
         hashes[k] = rows[i, row.KEY_HASH]
         found[PARKED] += 1

@@ -123,13 +123,8 @@ class LevelQueue:
 
     def refs(self, offset: QueueOffset, units: Units, dues_ms: Integers) -> Refs:
         """Return references of the messages of `units`, which begin at `offset`."""
-        made = ref.make(len(units))
-        made[:, ref.FIRE_MS] = dues_ms
-        made[:, ref.ORIGIN] = origin_of(self.stream, offset) + np.arange(len(units))
-        made[:, ref.POSITION] = units["position"]
-        made[:, ref.SIZE] = units["size"]
-        made[:, ref.FLAGS] = ref.FLAG_LONG if self.delay_ms > ref.LONG_DELAY_MS else 0
-        return made
+        origins = origin_of(self.stream, offset) + np.arange(len(units))
+        return ref.build(dues_ms, origins, units["position"], units["size"], ref.is_long(self.delay_ms))
 
 
 class LevelQueues:

@@ -56,7 +56,7 @@ def units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArr
     units["record_position"] = rows["position"]
     units["record_size"] = rows["size"]
     units["topic_hash"] = rows["topic_hash"]
-    write_details(units, rows["origin"] & INDEX_MASK, rows["fire_ms"], rows["delay_ms"] > ref.LONG_DELAY_MS)
+    write_details(units, rows["origin"] & INDEX_MASK, rows["fire_ms"], ref.is_long(rows["delay_ms"]))
     return units, rows["slot_ms"]
 
 
@@ -73,14 +73,14 @@ def near_refs(rows: TurnRows, horizon_ms: int, walked_ms: int, wheel: TimerWheel
         return refs[:count]
     within = (rows["fire_ms"] <= horizon_ms) | out_of_reach(rows["slot_ms"], walked_ms, wheel)
     rows = rows[within & ((rows["magic"] & MAGIC_DELETE) == 0)]
-    refs = ref.make(len(rows))
-    refs[:, ref.FIRE_MS] = rows["fire_ms"]
-    refs[:, ref.ORIGIN] = rows["origin"]
-    refs[:, ref.POSITION] = rows["position"]
-    refs[:, ref.SIZE] = rows["size"]
-    rolls = np.where(rows["magic"] & MAGIC_ROLL, ref.FLAG_ROLL, 0)
-    refs[:, ref.FLAGS] = rolls | np.where(rows["delay_ms"] > ref.LONG_DELAY_MS, ref.FLAG_LONG, 0)
+    refs = refs_of_rows(rows)
+    refs[:, ref.FLAGS] |= np.where(rows["magic"] & MAGIC_ROLL, ref.FLAG_ROLL, 0)
     return refs
+
+
+def refs_of_rows(rows: TurnRows) -> Refs:
+    """Return a reference to each of `rows`. No flag says that its message rolls."""
+    return ref.build(rows["fire_ms"], rows["origin"], rows["position"], rows["size"], ref.is_long(rows["delay_ms"]))
 
 
 def out_of_reach(slots_ms: npt.NDArray[np.int64], walked_ms: int, wheel: TimerWheel) -> npt.NDArray[np.bool_]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay.refs import LONG_DELAY_MS
+from wheelmq.delay.refs import store_ms_of
 from wheelmq.delay.timer.view import TIMER_QUEUE, ReadView, StoreUnreadable, chain, level_queue, units_at
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import RecordError, decode_record
@@ -213,7 +213,7 @@ def _take_details(rows: StagedRows, units: npt.NDArray[Any]) -> npt.NDArray[np.b
     taken = rows[is_complete]
     taken["origin"] = timer_origin(0) + details.queue_offsets[is_complete]
     taken["due_ms"] = due_ms[is_complete]
-    taken["store_ms"] = taken["due_ms"] - np.where(details.is_long[is_complete], LONG_DELAY_MS + 1, 0)
+    taken["store_ms"] = store_ms_of(taken["due_ms"], details.is_long[is_complete])
     taken["topic_hash"] = units["topic_hash"][is_complete]
     rows[is_complete] = taken
     return is_complete
