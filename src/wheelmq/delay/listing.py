@@ -20,6 +20,7 @@ from wheelmq.delay.blocks.search import END as END
 from wheelmq.delay.due_times import due_times
 from wheelmq.delay.parked import state_of
 from wheelmq.delay.pending_message import PendingMessage, describe
+from wheelmq.delay.pending_scan import are_pending, pending_chunks
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
@@ -37,7 +38,6 @@ from wheelmq.formats.disk.origin import (
     stream_number,
 )
 from wheelmq.formats.disk.parked import due_of
-from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.java import java_hash
 from wheelmq.formats.kernels import jit, scan
 from wheelmq.formats.units import NEVER_MS, LogPosition, Millis, QueueOffset
@@ -175,7 +175,7 @@ def _scan_block(timer: Timer, block: Block, start: int, stop: int, wanted: Wante
     while first < stop:
         units = block.queue.read(first, min(stop - first, RECORDS_AT_ONCE if wanted.topic is not None else stop))
         indices, due_ms = first + np.arange(len(units)), units["due_ms"].astype(np.int64)
-        mine = (due_ms >= wanted.from_ms) & (due_ms < wanted.to_ms) & (units["size"] > 0) & ~done.get(indices)
+        mine = (due_ms >= wanted.from_ms) & (due_ms < wanted.to_ms) & are_pending(done, first, units)
         first += len(units)
         if wanted.topic is not None:
             at = np.flatnonzero(mine)
@@ -234,17 +234,11 @@ def _pending_units(
     timer: Timer, stream: Stream, start: int, stop: int
 ) -> tuple[Integers, Integers, Integers, Integers]:
     """Return queue offsets, log positions, sizes and tag codes of the pending messages."""
-    nothing = np.empty(0, np.int64)
-    parts = [(nothing, nothing, nothing, nothing)]
-    offset = start
-    while offset < stop:
-        units = timer.queue_of(stream).read(QueueOffset(offset), stop - offset)
-        offsets = np.arange(offset, offset + len(units))
-        settled = timer.pending.done.of(stream).between(offset, offset + len(units))
-        mine = ~settled & (units["size"] != BLANK_SIZE)
-        columns = (units[name][mine].astype(np.int64) for name in ("position", "size", "tag_code"))
-        parts.append((offsets[mine], *columns))
-        offset += len(units)
+    parts: list[tuple[Integers, ...]] = [(_NOTHING, _NOTHING, _NOTHING, _NOTHING)]
+    chunks = timer.queue_of(stream).chunks(QueueOffset(start)) if start < stop else ()
+    for offsets, units in pending_chunks(timer.pending.done.of(stream), chunks, start, stop):
+        columns = (units[name].astype(np.int64) for name in ("position", "size", "tag_code"))
+        parts.append((offsets, *columns))
     joined = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
     return joined[0], joined[1], joined[2], joined[3]
 

@@ -18,6 +18,7 @@ from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.origin import KIND_BLOCK, KIND_SHIFT
 from wheelmq.formats.units import Millis
 from wheelmq.store.mapped import HeldFiles, MappedSequence
+from wheelmq.store.spans import joined
 from wheelmq.system.disk import MappedFile
 from wheelmq.system.single_flight import SingleFlight, ignore
 from wheelmq.system.workers import Worker
@@ -25,8 +26,6 @@ from wheelmq.system.workers import Worker
 AHEAD_MS: Final = 3000
 """Records of messages that fire within this time are prefetched (RocketMQ: three slots)."""
 STEP_MS: Final = 1000
-NEAR_BYTES: Final = 4096
-"""Records with a gap of at most this many bytes are read together with the gap."""
 AT_ONCE: Final = 256
 """Spans that are read from disk together."""
 
@@ -40,14 +39,8 @@ def spans_of(files: MappedSequence | HeldFiles, positions: Integers, sizes: Inte
     is_there = (positions >= files.start) & (positions + sizes <= files.end) & (sizes > 0)
     order = np.argsort(positions[is_there], kind="stable")
     positions, ends = positions[is_there][order], (positions + sizes)[is_there][order]
-    if not len(positions):
-        return []
-    begins = positions[1:] - ends[:-1] > NEAR_BYTES
-    begins |= positions[1:] // files.file_bytes != positions[:-1] // files.file_bytes
-    first = np.concatenate(([0], np.flatnonzero(begins) + 1))
-    last = np.concatenate((first[1:] - 1, [len(positions) - 1]))
     found = []
-    for start, stop in zip(positions[first].tolist(), ends[last].tolist(), strict=True):
+    for start, stop in joined(positions, ends, files.file_bytes):
         at = start % files.file_bytes
         found.append((files.file_at(start), at, min(at + stop - start, files.file_bytes)))
     return found

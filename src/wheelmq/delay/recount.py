@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.records import UnitRecords
+from wheelmq.delay.pending_scan import are_pending
 from wheelmq.delay.prefetch import Spans, spans_of
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.origin import (
@@ -25,7 +26,6 @@ from wheelmq.formats.disk.origin import (
     stream_kind,
     stream_number,
 )
-from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import QueueOffset
@@ -79,7 +79,7 @@ class Recount:
                     return
                 units, files = found
                 indices = index + np.arange(len(units))
-                waits = ~self._done.of(stream).get(indices) & (units["size"] > 0) & (units["size"] != BLANK_SIZE)
+                waits = are_pending(self._done.of(stream), index, units)
                 if waits.any():
                     yield Step(stream, indices[waits], units[waits], files)
                 index += len(units)

@@ -40,14 +40,13 @@ from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.names import BLOCK_TOPIC
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.spans import NEAR_BYTES, joined
 from wheelmq.system.disk import Disk, MappedFile
 
 log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 50_000
 UNITS_LATE_MS = 3000
-NEAR_BYTES = 4096
-"""Scanning a gap of this size costs less than starting a new span after it."""
 AHEAD_BYTES = 8 << 20
 """Bytes per scan step. The bytes of the next step are read from disk meanwhile."""
 AHEAD_SPANS = 256
@@ -198,7 +197,8 @@ class LogScan:
         """
         rows = np.zeros((CHUNK_ROWS, col.COLUMNS), np.int64)
         count = 0
-        for start, stop in self._read_ahead_of(self._spans(positions, sizes)):
+        spans = joined(positions, positions + sizes, self._files.file_bytes, NEAR_BYTES)
+        for start, stop in self._read_ahead_of(spans):
             self.end, self._stop = LogPosition(start), stop
             while self.end < stop:
                 count, more = self._fill(rows, count)
@@ -217,17 +217,6 @@ class LogScan:
                 at = start % self._files.file_bytes
                 self._files.file_at(start).read_ahead(at, at + stop - start)
             yield from chosen
-
-    def _spans(self, positions: Rows, sizes: Rows) -> Iterator[tuple[int, int]]:
-        """Yield the (start, stop) of groups of records that are near each other in one file."""
-        if not len(positions):
-            return
-        ends = positions + sizes
-        begins = positions[1:] - ends[:-1] > NEAR_BYTES
-        begins |= positions[1:] // self._files.file_bytes != positions[:-1] // self._files.file_bytes
-        first = np.concatenate(([0], np.flatnonzero(begins) + 1))
-        last = np.concatenate((first[1:] - 1, [len(positions) - 1]))
-        yield from zip(positions[first].tolist(), ends[last].tolist(), strict=True)
 
     def set_aside(self, row: Rows) -> None:
         """Exclude the damaged record of `row` from delivery."""

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.pending_scan import pending_chunks
 from wheelmq.delay.refs import FIRE_MS, ORIGIN, POSITION, SIZE, UNIT_COLUMNS
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.origin import Stream, by_stream, origin_of
@@ -25,26 +26,16 @@ NO_UNITS: Final = np.empty((0, UNIT_COLUMNS), np.int64)
 
 def pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int64]:
     """Return the pending units of a stream before index `end`, as rows of UNIT_COLUMNS. SLOT_MS is not set."""
-    queue, index = timer.queue_of(stream), int(timer.queue_of(stream).start)
+    queue, done, first = timer.queue_of(stream), timer.pending.done.of(stream), int(timer.queue_of(stream).start)
     stop = min(end, int(queue.end))
-    is_pending = ~timer.pending.done.of(stream).between(index, stop)
-    found = np.empty((np.count_nonzero(is_pending), UNIT_COLUMNS), np.int64)
+    found = np.empty((np.count_nonzero(~done.between(first, stop)), UNIT_COLUMNS), np.int64)
     count = 0
-    for units in queue.chunks(ahead=True):
-        chosen = is_pending[: len(units)]
-        is_pending = is_pending[len(units) :]
-        units = units[: len(chosen)]
-        at = np.flatnonzero(chosen & (units["size"] != BLANK_SIZE))
-        if len(at) < len(units):
-            units = units[at]
-        rows = found[count : count + len(at)]
-        rows[:, ORIGIN] = at
-        rows[:, ORIGIN] += origin_of(stream, index)
+    for indices, units in pending_chunks(done, queue.chunks(ahead=True), first, stop):
+        rows = found[count : count + len(indices)]
+        rows[:, ORIGIN] = indices
+        rows[:, ORIGIN] += origin_of(stream, 0)
         rows[:, POSITION], rows[:, SIZE] = units["position"], units["size"]
-        count += len(at)
-        index += len(chosen)
-        if not len(is_pending):
-            break
+        count += len(indices)
     return found[:count]
 
 

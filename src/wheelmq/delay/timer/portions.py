@@ -28,6 +28,7 @@ from wheelmq.formats.wire.portions import (
     PortionError,
     Ranges,
 )
+from wheelmq.store.spans import joined
 from wheelmq.system.disk import MappedFile
 
 NEAR_BYTES: Final = 128 << 10
@@ -193,9 +194,8 @@ def _bring_in(file: MappedFile, at: Positions, sizes: Positions) -> None:
     """Read the ranges into memory without holding the interpreter lock."""
     order = np.argsort(at, kind="stable")
     starts, stops = at[order], np.maximum.accumulate((at + sizes)[order])
-    breaks = np.flatnonzero(starts[1:] - stops[:-1] > NEAR_BYTES) + 1
-    for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), len(starts)], strict=True):
-        file.populate(int(starts[first]), int(stops[last - 1]))
+    for start, stop in joined(starts, stops, file.size, NEAR_BYTES):
+        file.populate(start, stop)
 
 
 def _chains(files: Files, ranges: Ranges, on_disk: OnDisk) -> Portion:
