@@ -12,7 +12,9 @@ from wheelmq.formats.rows import JOURNAL, PARKED, SCANNED, Row
 
 @pytest.mark.parametrize(("row", "module"), [(JOURNAL, journal), (PARKED, refs), (SCANNED, scan)])
 def test_each_field_has_a_constant_with_its_column(row: Row, module: ModuleType) -> None:
-    assert [getattr(module, name.upper()) for name in row.names or ()] == list(range(len(row)))
+    columns = [getattr(module, name.upper()) for name in row.names or ()]
+    assert columns == list(range(len(row)))
+    assert {type(column) for column in columns} == {int}  # kernels take these as constants
     assert row.itemsize == 8 * len(row)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from wheelmq.delay.timer import unread_records
 from wheelmq.delay.timer.mark import MarkFile
-from wheelmq.delay.timer.recover import TimerRecovery
+from wheelmq.delay.timer.recovery.records import PendingRecords
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.snapshot import SHORT_SUMS_MAGIC, Snapshot
 from wheelmq.formats.disk.timer import TIMER_UNIT
@@ -36,13 +36,13 @@ class Reads:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    found, read = Reads(), TimerRecovery._read
+    found, read = Reads(), PendingRecords.read
 
-    def counted(self: TimerRecovery, units: object) -> object:
+    def counted(self: PendingRecords, units: object) -> object:
         found.count += len(units)  # type: ignore[arg-type]
         return read(self, units)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(TimerRecovery, "_read", counted)
+    monkeypatch.setattr(PendingRecords, "read", counted)
     return found
 
 

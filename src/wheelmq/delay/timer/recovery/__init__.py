@@ -1,0 +1,1 @@
+"""The phases of the timer's recovery. `delay.timer.recover` lists them in their order."""
