@@ -17,24 +17,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay import refs as ref
 from wheelmq.delay.blocks.offline import waiting_in_blocks
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.levels import offsets as level_offsets
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, level_delay_ms, parse_levels
 from wheelmq.delay.pending_message import PendingMessage, State, describe
 from wheelmq.delay.redelivery import ParkedRecord, delivered, read
-from wheelmq.delay.refs import (
-    FIRE_MS,
-    FLAG_DELETE,
-    FLAGS,
-    KEY_HASH,
-    ORIGIN,
-    PARKED_COLUMNS,
-    POSITION,
-    STORE_MS,
-    ParkedRows,
-    parked_rows,
-)
+from wheelmq.delay.refs import ParkedRows, parked_rows
 from wheelmq.delay.timer.apache_import import Parked, what_is_out
 from wheelmq.delay.timer.mark import Mark, MarkFile, check_is_apaches, load_check
 from wheelmq.delay.timer.snapshot import load_done
@@ -75,19 +65,19 @@ def pending_in(root: Path) -> Iterator[PendingMessage]:
         done = DoneBits()
         done.add_packed(load_done(disk, paths)[1])
         waiting, last_ms = _waiting(scan, done)
-        in_level = waiting[:, ORIGIN] < timer_origin(0)
+        in_level = waiting[:, ref.ORIGIN] < timer_origin(0)
         yield from _in_levels(disk, paths, log, waiting[in_level], is_adopted=is_adopted)
         waiting = waiting[~in_level]
         for record in waiting_in_blocks(disk, paths, done):
             yield describe(record, State.BLOCK)
         if is_adopted:
-            indices = waiting[:, ORIGIN] & INDEX_MASK
-            parked = Parked(indices, waiting[:, FIRE_MS], waiting[:, POSITION], waiting[:, KEY_HASH])
+            indices = waiting[:, ref.ORIGIN] & INDEX_MASK
+            parked = Parked(indices, waiting[:, ref.FIRE_MS], waiting[:, ref.POSITION], waiting[:, ref.KEY_HASH])
             waiting = waiting[~what_is_out(parked, load_check(disk, paths), log, last_ms)]
         indexed_to = mark.queue_offset if mark is not None else 0
-        deletes = (waiting[:, FLAGS] & FLAG_DELETE) != 0
+        deletes = (waiting[:, ref.FLAGS] & ref.FLAG_DELETE) != 0
         cancelled = _cancelled(log, waiting, deletes)
-        for origin, position in waiting[~deletes][:, [ORIGIN, POSITION]].tolist():
+        for origin, position in waiting[~deletes][:, [ref.ORIGIN, ref.POSITION]].tolist():
             record = read(log, position)
             properties = record.message.properties
             if delete_key(properties.get(props.REAL_TOPIC, ""), properties.get(props.UNIQ_KEY, "")) not in cancelled:
@@ -99,9 +89,9 @@ def pending_in(root: Path) -> Iterator[PendingMessage]:
 
 def _cancelled(log: MappedSequence, waiting: ParkedRows, deletes: npt.NDArray[np.bool_]) -> set[str]:
     """Return the first delete key of each cancel in `waiting` that a waiting message has too."""
-    hashes = set(waiting[~deletes, KEY_HASH].tolist())
+    hashes = set(waiting[~deletes, ref.KEY_HASH].tolist())
     found: set[str] = set()
-    for position in waiting[deletes, POSITION].tolist():
+    for position in waiting[deletes, ref.POSITION].tolist():
         keys = delete_keys(read(log, position).message.properties)
         found.update([key for key in keys if key_hash(key) in hashes][:1])
     return found
@@ -135,8 +125,8 @@ def _waiting(scan: LogScan, done: DoneBits) -> tuple[ParkedRows, int]:
         decided = (rows[:, col.FLAGS] & col.FLAG_DECIDED) != 0
         intact = ~np.isin(rows[:, col.POSITION], list(scan.damaged))
         chunks.append(parked_rows(rows[intact & ~decided & (rows[:, col.PARKS] != 0)]))
-        chunks = [left for chunk in chunks if len(left := chunk[~done.get(chunk[:, ORIGIN])])]
-    return np.concatenate([np.empty((0, PARKED_COLUMNS), np.int64), *chunks]), last_ms
+        chunks = [left for chunk in chunks if len(left := chunk[~done.get(chunk[:, ref.ORIGIN])])]
+    return np.concatenate([np.empty((0, ref.PARKED_COLUMNS), np.int64), *chunks]), last_ms
 
 
 def _in_levels(
@@ -146,16 +136,16 @@ def _in_levels(
     offsets = level_offsets.load(disk, paths)
     if is_adopted if offsets is None else not offsets.wheelmq:
         floors = {} if offsets is None else offsets.offset_table
-        streams = (waiting[:, ORIGIN] >> INDEX_BITS).tolist()
+        streams = (waiting[:, ref.ORIGIN] >> INDEX_BITS).tolist()
         first = np.array([floors.get(stream_number(Stream(stream)), 0) for stream in streams], np.int64)
-        waiting = waiting[(waiting[:, ORIGIN] & INDEX_MASK) >= first]
-        copied = delivered(log, (ParkedRecord(*row) for row in waiting[:, [POSITION, STORE_MS]].tolist()))
-        waiting = waiting[~np.isin(waiting[:, POSITION], list(copied))]
+        waiting = waiting[(waiting[:, ref.ORIGIN] & INDEX_MASK) >= first]
+        copied = delivered(log, (ParkedRecord(*row) for row in waiting[:, [ref.POSITION, ref.STORE_MS]].tolist()))
+        waiting = waiting[~np.isin(waiting[:, ref.POSITION], list(copied))]
     levels_ms = parse_levels(DEFAULT_LEVELS)
-    for stream, mine in by_stream(waiting[:, ORIGIN]):
+    for stream, mine in by_stream(waiting[:, ref.ORIGIN]):
         level = stream_number(stream)
         units = _units(disk, paths, level)
-        for origin, position, store_ms in waiting[mine][:, [ORIGIN, POSITION, STORE_MS]].tolist():
+        for origin, position, store_ms in waiting[mine][:, [ref.ORIGIN, ref.POSITION, ref.STORE_MS]].tolist():
             record = read(log, position)
             due_ms = units.get(origin_index(origin))
             if due_ms is None:
