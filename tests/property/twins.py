@@ -30,7 +30,7 @@ def recovered(broker: Broker) -> dict[str, Any]:
     log = invariants.read_log(broker)
     properties = [record.message.properties for record in (*log.parked.values(), *log.in_levels.values())]
     delete_keys = {delete_key(one.get(props.REAL_TOPIC, ""), one.get(props.UNIQ_KEY, "")) for one in properties}
-    by_key = {key: find_parked(timer, broker.context.blocks, key)[0] for key in sorted(delete_keys)}
+    by_key = {key: find_parked(timer, broker.context.generations, key)[0] for key in sorted(delete_keys)}
     in_blocks = set(parked.keys.hashes().tolist())
     counts, pending = parked.counts.by_queue, broker.context.transactions.pending
     armed = sorted(tuple(row) for _, _, refs in parked.armed._heap for row in refs[:, : ref.ENQUEUE_MS].tolist())

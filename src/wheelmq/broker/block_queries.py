@@ -39,7 +39,7 @@ def is_in_block(offset: int) -> bool:
 
 def view(context: Context, origin: Origin) -> bytes | None:
     """Return the record of a message that was put into a block; None if the block or the message does not exist."""
-    record = context.blocks.record_of(origin)
+    record = context.generations.of(origin).record_of(origin)
     return None if record is None else _shown(context, origin, record)
 
 
@@ -96,7 +96,8 @@ class KeySearch:
     def records(self, begin_ms: int, end_ms: int) -> Iterator[bytes]:
         """Yield the found records that were stored from `begin_ms` to `end_ms` and are pending, ordered by origin."""
         for origin in sorted(self._origins):
-            record = None if origin in self._context.timer.pending.done else self._context.blocks.record_of(origin)
+            generation = self._context.generations.of(origin)
+            record = None if origin in self._context.timer.pending.done else generation.record_of(origin)
             if record is None or not begin_ms <= record.store_ms <= end_ms:
                 continue
             if self._asked.has(record.message.properties):

@@ -98,7 +98,7 @@ class Context:
         )
         self.engine, recovered_ends = open_engine(settings, disk=disk, clock=clock, workers=workers)
         self.store, self.timer, self.block_scheduler = self.engine.store, self.engine.timer, self.engine.block_scheduler
-        self.searches, self.index = self.engine.searches, self.engine.index
+        self.generations, self.searches, self.index = self.engine.generations, self.engine.searches, self.engine.index
         self.paths, self.host = self.store.paths, self.engine.host
         self._open_tables()
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
@@ -110,8 +110,8 @@ class Context:
         self.holds, self.calls = Holds(clock), Calls()
         self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings.consumers)
         topic_arrays = TopicArrays(self.topics, self.store.queues, settings) if jit.available() else None
-        fast_release = None if topic_arrays is None else FastRelease(self.store, self.blocks, topic_arrays)
-        self.releaser = Releaser(self.store, self.timer, self.blocks, fast_release)
+        fast_release = None if topic_arrays is None else FastRelease(self.store, self.generations, topic_arrays)
+        self.releaser = Releaser(self.store, self.timer, self.generations, fast_release)
         self.index_pacing = None if self.index is None else IndexPacing(self.index, self.releaser, self.store)
         self.boot_ms = clock.now_ms()
         self.request_counts: Counter[str] = Counter()
@@ -141,7 +141,7 @@ class Context:
         """Compose the parts that keep the timer's counts, files and records ready."""
         settings, workers = self.settings, self.workers
         self.timer_metrics, self.timer_rates = TimerMetricsTable(self.timer), TimerRates(self.timer, self.releaser)
-        self.count_audit = CountAudit(self.timer, self.blocks, self.timer_metrics, settings, workers.reading)
+        self.count_audit = CountAudit(self.timer, self.generations, self.timer_metrics, settings, workers.reading)
         self.prefetcher = Prefetcher(self.timer, workers.reading) if settings.timer.warm_enable else None
         self.block_prefetcher = BlockPrefetcher(self.block_scheduler, workers.reading)
         self.timer_log_preallocator = TimerLogPreallocator(
@@ -198,7 +198,7 @@ class Context:
 
     def _open_expiry(self) -> Expiry:
         def needed_from() -> LogPosition:
-            return min(self.timer.needed_from(), self.block_scheduler.needed_from(), self.transactions.needed_from())
+            return min(self.generations.needed_from(), self.transactions.needed_from())
 
         return Expiry(self.store, self.index, self.settings.expiry, needed_from, self.workers.background)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from wheelmq.broker.settings import BrokerSettings
-from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.api import Generations
 from wheelmq.delay.prefetch import bring_in
 from wheelmq.delay.recount import Recount, Step
 from wheelmq.delay.timer.metrics import TimerMetricsTable
@@ -26,10 +26,15 @@ class CountAudit:
     """Counts the pending messages at the configured hours. A tick counts one step once its records are in memory."""
 
     def __init__(
-        self, timer: Timer, blocks: Blocks, metrics: TimerMetricsTable, settings: BrokerSettings, reading: Worker
+        self,
+        timer: Timer,
+        generations: Generations,
+        metrics: TimerMetricsTable,
+        settings: BrokerSettings,
+        reading: Worker,
     ) -> None:
         self._timer = timer
-        self._blocks = blocks
+        self._generations = generations
         self._metrics = metrics
         self._reading = reading
         self._journal = timer.store.journal
@@ -55,7 +60,7 @@ class CountAudit:
         """Run one step. Call it when the tick has written its queue units."""
         if self._is_due and self._journal.count == 0:
             self._is_due, self._last_ms = False, self._clock.now_ms()
-            self._recount = Recount(self._timer, self._blocks)
+            self._recount = Recount(self._timer, self._generations)
             self._steps = self._recount.steps()
             self._fetch(self._recount)
         elif self._step is not None and self._recount is not None:

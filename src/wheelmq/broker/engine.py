@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wheelmq.delay.api import Generations
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.scheduler import BlockScheduler
 from wheelmq.delay.blocks.search import Searches
@@ -20,6 +21,7 @@ class Engine:
     store: Store
     timer: Timer
     block_scheduler: BlockScheduler
+    generations: Generations
     searches: Searches
     index: MessageIndex | None
     """None if `message_index_enable` is off."""

@@ -7,12 +7,11 @@ import numpy.typing as npt
 
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.delay import refs as ref
-from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.api import Generations
 from wheelmq.delay.fast import release
 from wheelmq.delay.refs import Refs
-from wheelmq.formats.disk.origin import INDEX_MASK, KIND_BLOCK, Origin, origin_stream, stream_kind, stream_number
+from wheelmq.formats.disk.origin import INDEX_MASK, Origin, origin_stream
 from wheelmq.formats.units import LogPosition, Millis
-from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.store import Store
 
 Bytes = npt.NDArray[np.uint8]
@@ -22,11 +21,11 @@ Integers = npt.NDArray[np.int64]
 class FastRelease:
     """Calls the kernel on the store's own state. The plain code releases the messages that the kernel leaves."""
 
-    def __init__(self, store: Store, blocks: Blocks, arrays: TopicArrays) -> None:
+    def __init__(self, store: Store, generations: Generations, arrays: TopicArrays) -> None:
         self._log = store.log
         self._journal = store.journal
         self._queues = store.queues
-        self._blocks = blocks
+        self._generations = generations
         self._arrays = arrays
         host = store.host
         self._state: Integers = np.zeros(release.STATE, np.int64)
@@ -41,7 +40,8 @@ class FastRelease:
         if not log.files.has_room(log.end):
             return 0
         self._arrays.refresh()
-        source = self._source(Origin(int(refs[0, ref.ORIGIN])))
+        origin = Origin(int(refs[0, ref.ORIGIN]))
+        source = self._generations.of(origin).files_of(origin_stream(origin))
         if source is None:
             return 0
         first = int(refs[0, ref.POSITION])
@@ -63,14 +63,6 @@ class FastRelease:
         log.advance(LogPosition(base + int(state[release.LOG_AT])), store_ms)
         journal.count = int(state[release.ROWS])
         return int(state[release.NEXT])
-
-    def _source(self, origin: Origin) -> MappedSequence | None:
-        """Return the log in which a message is parked; None if its block is deleted."""
-        stream = origin_stream(origin)
-        if stream_kind(stream) != KIND_BLOCK:
-            return self._log.files
-        block = self._blocks.get(stream_number(stream))
-        return None if block is None else block.log.files
 
     def _call(self, refs: Refs, source: Bytes, log: Bytes) -> None:
         arrays = self._arrays

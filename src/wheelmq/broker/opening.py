@@ -43,7 +43,7 @@ def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) 
     host = Host(bytes(map(int, settings.broker.ip.split("."))), settings.broker.listen_port)
     levels_ms = settings.levels.levels_ms
     store = Store(settings.store, disk, clock, host=host, levels_ms=levels_ms)
-    timer, block_scheduler = open_delay(store, settings.timer, settings.blocks)
+    timer, block_scheduler, generations = open_delay(store, settings.timer, settings.blocks)
     block_scheduler.blocks.load()
     block_scheduler.blocks.recover()
     recovery, ends = TimerRecovery(timer), RecoveredEnds(store.log)
@@ -57,7 +57,7 @@ def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) 
     recovery.finish(index)
     block_scheduler.recover(recovery.blocks_gone)
     searches = Searches(block_scheduler.blocks, workers.reading)
-    return Engine(store, timer, block_scheduler, searches, index), ends
+    return Engine(store, timer, block_scheduler, generations, searches, index), ends
 
 
 def _open_index(settings: BrokerSettings, store: Store, workers: Workers) -> MessageIndex | None:

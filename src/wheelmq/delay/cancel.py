@@ -14,12 +14,12 @@ from typing import Final
 
 import msgspec
 
-from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.api import Generations
 from wheelmq.delay.timer.lookup import FoundTimer, find_cancelled
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
-from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES, TIMER_STREAM, origin_stream
+from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC, slot_time
 from wheelmq.store.store import Appended, BatchTooLong, Store
@@ -41,12 +41,12 @@ class Cancelled(StrEnum):
     NOT_FOUND = "not found"
 
 
-def append_cancel(store: Store, timer: Timer, blocks: Blocks, message: Message) -> tuple[Appended, Cancelled]:
+def append_cancel(store: Store, timer: Timer, generations: Generations, message: Message) -> tuple[Appended, Cancelled]:
     """Append the parked cancel `message`, once for each pending message that it names.
 
     All records are appended or none, if they fit into one file of the log. Raises the same as Store.append.
     """
-    pending, settled = find_cancelled(timer, blocks, message.properties)
+    pending, settled = find_cancelled(timer, generations, message.properties)
     if not pending:
         return store.append(message), Cancelled.ALREADY_SETTLED if settled else Cancelled.NOT_FOUND
     return append_cancel_of(store, timer, message, pending), Cancelled.CANCELLED
@@ -66,7 +66,7 @@ def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequ
         appended.append(store.append(cancel, settles=found.origin, real_queue=found.real_queue))
         reach("cancel.appended")
         timer.pending.settle(found.origin)
-        if origin_stream(found.origin) == TIMER_STREAM:
+        if found.has_slot:
             timer.congestion.remove(found.due_ms)
     return appended[0]
 
@@ -93,7 +93,7 @@ def _cancel_of(message: Message, found: FoundTimer, precision_ms: int) -> Messag
     cancel.
     """
     properties = dict(message.properties)
-    if origin_stream(found.origin) == TIMER_STREAM:
+    if found.has_slot:
         slot_ms = slot_time(found.due_ms, precision_ms)
         properties[props.TIMER_OUT_MS] = str(slot_ms) if found.out_ms is None else found.out_ms
         properties[props.WMQ_DUE] = due_text(found.due_ms)

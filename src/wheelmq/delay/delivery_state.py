@@ -13,21 +13,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.parked import place_of, state_of
-from wheelmq.delay.pending_message import PendingMessage, State, describe
+from wheelmq.delay.api import Generations
+from wheelmq.delay.pending_message import PendingMessage, describe
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
-from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import (
-    KIND_BLOCK,
     Origin,
     level_origin,
     origin_index,
     origin_stream,
     parse_origin,
-    stream_kind,
     stream_number,
     timer_origin,
 )
@@ -83,7 +79,7 @@ FindRecords = Callable[[str, str], Iterable[Record]]
 _PLACES: Final = ((TIMER_TOPIC, DelayEnd.ROLLED), (DEAD_LETTER_TOPIC, DelayEnd.DEAD_LETTER))
 
 
-def delivery_states(timer: Timer, blocks: Blocks, asked: KeyQuery, find: FindRecords) -> list[DeliveryState]:
+def delivery_states(generations: Generations, asked: KeyQuery, find: FindRecords) -> list[DeliveryState]:
     """Return the states of the messages that the message index finds.
 
     Messages of timers and levels come first, by their log positions, then messages of blocks that are gone.
@@ -92,8 +88,20 @@ def delivery_states(timer: Timer, blocks: Blocks, asked: KeyQuery, find: FindRec
     parked = [record for record in found if asked.has(record.message.properties)]
     parked.sort(key=lambda record: record.position)
     return [
-        *(_delivery_state(timer, _origin(record), record, asked, find) for record in parked),
-        *_gone(blocks, asked, find),
+        *(_delivery_state(generations, _origin(record), record, asked, find) for record in parked),
+        *_gone(generations, asked, find),
+    ]
+
+
+def delivery_states_of(
+    generations: Generations, asked: KeyQuery, find: FindRecords, origins: list[Origin]
+) -> list[DeliveryState]:
+    """Return the states of the messages of blocks that a search found and that match `asked`."""
+    records = ((origin, generations.of(origin).record_of(origin)) for origin in origins)
+    return [
+        _delivery_state(generations, origin, record, asked, find)
+        for origin, record in records
+        if record is not None and asked.has(record.message.properties)
     ]
 
 
@@ -103,11 +111,12 @@ def _origin(record: Record) -> Origin:
     return timer_origin(record.queue_offset)
 
 
-def _delivery_state(timer: Timer, origin: Origin, record: Record, asked: KeyQuery, find: FindRecords) -> DeliveryState:
-    due_ms = timer.pending.levels.due_of(origin)
-    if origin not in timer.pending.done:
-        return DeliveryState(describe(record, state_of(timer, origin), due_ms))
-    message = describe(record, place_of(timer, origin), due_ms)
+def _delivery_state(
+    generations: Generations, origin: Origin, record: Record, asked: KeyQuery, find: FindRecords
+) -> DeliveryState:
+    message = generations.describe(origin, record)
+    if origin not in generations.done:
+        return DeliveryState(message)
     for last, end in _ends(asked.topic, message.unique_key or asked.key, find):
         if _settles(last) == origin:
             return DeliveryState(message, end, last.store_ms, last.position)
@@ -125,10 +134,7 @@ def _settles(record: Record) -> Origin | None:
     return parse_origin(record.message.properties.get(props.WMQ_ORIGIN, ""))
 
 
-# Blocks ------------------------------------------------------------------------------------------------------------
-
-
-def _gone(blocks: Blocks, asked: KeyQuery, find: FindRecords) -> Iterator[DeliveryState]:
+def _gone(generations: Generations, asked: KeyQuery, find: FindRecords) -> Iterator[DeliveryState]:
     """Yield the states of messages of blocks that are gone, from the records that settled them.
 
     For a cancelled message this record is its cancel. The cancel has the key of the message and, in most cases, its
@@ -136,27 +142,15 @@ def _gone(blocks: Blocks, asked: KeyQuery, find: FindRecords) -> Iterator[Delive
     """
     for last, end in _ends(asked.topic, asked.key, find):
         origin, properties = _settles(last), last.message.properties
-        if origin is None or stream_kind(origin_stream(origin)) != KIND_BLOCK:
-            continue
-        number = stream_number(origin_stream(origin))
         is_it = asked.has(properties)
         if end is DelayEnd.CANCELLED:
             is_it = delete_key(asked.topic, asked.key) in delete_keys(properties)
-        if is_it and blocks.get(number) is None:
-            message = describe(last, State.BLOCK)
-            message.queue_offset, message.block = origin_index(origin), number
+        if origin is None or not is_it:
+            continue
+        generation, stream = generations.of(origin), origin_stream(origin)
+        if generation.files_of(stream) is None:
+            message = describe(last, generation.state_of(origin))
+            message.queue_offset, message.block = origin_index(origin), stream_number(stream)
             if end is DelayEnd.CANCELLED:
                 message.unique_key, message.keys, message.body_bytes = asked.key, None, 0
             yield DeliveryState(message, end, last.store_ms, last.position)
-
-
-def delivery_states_of(
-    timer: Timer, blocks: Blocks, asked: KeyQuery, find: FindRecords, origins: list[Origin]
-) -> list[DeliveryState]:
-    """Return the states of the messages of blocks that a search found and that match `asked`."""
-    records = ((origin, blocks.record_of(origin)) for origin in origins)
-    return [
-        _delivery_state(timer, origin, record, asked, find)
-        for origin, record in records
-        if record is not None and asked.has(record.message.properties)
-    ]

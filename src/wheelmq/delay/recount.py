@@ -12,20 +12,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.api import Generations
 from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.pending_scan import are_pending
 from wheelmq.delay.prefetch import Spans, spans_of
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.formats.disk.origin import (
-    KIND_BLOCK,
-    TIMER_STREAM,
-    Stream,
-    block_stream,
-    is_level,
-    stream_kind,
-    stream_number,
-)
+from wheelmq.formats.disk.origin import Stream
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import QueueOffset
@@ -54,16 +46,15 @@ class Step(NamedTuple):
 class Recount:
     """One count. Call `count` for each of the `steps` in order, then `correct`."""
 
-    def __init__(self, timer: Timer, blocks: Blocks) -> None:
+    def __init__(self, timer: Timer, generations: Generations) -> None:
         """Begin the count. Each record must have its queue unit by now."""
         assert timer.store.journal.count == 0
         self._timer = timer
-        self._blocks = blocks
+        self._generations = generations
         self._done = timer.pending.done.copy()
         self._known = timer.pending.counts.by_queue.copy()
         self._found = np.zeros(len(self._known), np.int64)
-        self._ends: dict[Stream, int] = {**timer.ends()}
-        self._ends |= {block_stream(block.number): block.queue.end for block in blocks}
+        self._ends = {one: generations.of_stream(one).queue_of(one).end for one in generations.streams()}
         self.is_void = False
         """Whether the count is useless: a message that was pending at its start was gone before it was counted."""
 
@@ -86,14 +77,16 @@ class Recount:
 
     def _read(self, stream: Stream, index: int, count: int) -> tuple[npt.NDArray[Any], MappedSequence] | None:
         """Return at most `count` units from `index` on, and the files of their records, or None if they are gone."""
-        if stream_kind(stream) == KIND_BLOCK:
-            block = self._blocks.get(stream_number(stream))
-            return None if block is None else (block.queue.read(index, count), block.log.files)
-        queue = self._timer.queue_of(stream)
-        return None if index < queue.start else (queue.read(QueueOffset(index), count), self._timer.store.log.files)
+        generation = self._generations.of_stream(stream)
+        files = generation.files_of(stream)
+        if files is None:
+            return None
+        queue = generation.queue_of(stream)
+        return None if index < queue.start else (queue.read(QueueOffset(index), count), files)
 
     def count(self, step: Step) -> None:
-        records = UnitRecords(step.files, _queue_id(step.stream), check_bodies=False)
+        queue_id = self._generations.of_stream(step.stream).queue_id_of(step.stream)
+        records = UnitRecords(step.files, queue_id, check_bodies=False)
         rows = records.read(step.indices, step.units)
         is_there = rows[:, col.SIZE] > 0
         settled = self._timer.pending.done.of(step.stream).get(step.indices[~is_there])
@@ -113,9 +106,3 @@ class Recount:
         wrong[: len(self._known)] -= self._known
         self._timer.pending.counts.correct(wrong)
         return wrong
-
-
-def _queue_id(stream: Stream) -> int:
-    if stream == TIMER_STREAM:
-        return 0
-    return stream_number(stream) - (1 if is_level(stream) else 0)

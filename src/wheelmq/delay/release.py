@@ -14,30 +14,21 @@ from itertools import pairwise
 import numpy as np
 
 from wheelmq.delay import refs as ref
+from wheelmq.delay.api import Generations
 from wheelmq.delay.armed import cost_of
-from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.failed import FailedReleases
+from wheelmq.delay.rebuild import Unreleasable, dead_letter
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import Message, Record
+from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import (
-    KIND_BLOCK,
     NO_ORIGIN,
     Origin,
-    is_level,
-    origin_index,
-    origin_stream,
     origin_text,
-    stream_kind,
-    stream_number,
 )
-from wheelmq.formats.disk.parked import due_of, due_text
-from wheelmq.formats.disk.timer import TIMER_TOPIC
-from wheelmq.formats.java import java_long
 from wheelmq.formats.kernels.journal import SETTLES
-from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC, topic_problem
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
 from wheelmq.store.store import PropertiesTooLong, RecordTooLong, Store
@@ -88,10 +79,6 @@ Returns the number of messages appended. The caller appends the next message wit
 """
 
 
-class Unreleasable(ValueError):
-    """The parked record does not name a valid real topic and queue. The text says why."""
-
-
 class _Bucket:
     """The references of one millisecond, in parts that were armed together."""
 
@@ -114,11 +101,11 @@ class _Bucket:
 class Releaser:
     """Takes due references from the armed ones and appends their messages."""
 
-    def __init__(self, store: Store, timer: Timer, blocks: Blocks, bulk: BulkAppend | None = None) -> None:
+    def __init__(self, store: Store, timer: Timer, generations: Generations, bulk: BulkAppend | None = None) -> None:
         self._store = store
         self._timer = timer
         self._pending = timer.pending
-        self._blocks = blocks
+        self._generations = generations
         self._bulk = bulk
         self._ring: deque[_Bucket] = deque()
         self._buckets: dict[int, _Bucket] = {}
@@ -352,16 +339,10 @@ class Releaser:
     def _monotonic_ms(self) -> int:
         return self._store.clock.monotonic_ms()
 
-    def _record_of(self, origin: Origin, position: LogPosition) -> Record | None:
-        """Return the record of a parked message, expected at `position`. Returns None if it is not there."""
-        if stream_kind(origin_stream(origin)) == KIND_BLOCK:
-            return self._blocks.record_of(origin)
-        record = self._store.log.record_at(position)
-        return record if record is not None and _is_at(record, origin) else None
-
     def _append_one(self, one: Refs, now_ms: Millis) -> None:
         origin, enqueue_ms = Origin(int(one[ref.ORIGIN])), int(one[ref.ENQUEUE_MS])
-        record = self._record_of(origin, LogPosition(int(one[ref.POSITION])))
+        generation = self._generations.of(origin)
+        record = generation.record_at(origin, LogPosition(int(one[ref.POSITION])))
         if record is None or not record.body_is_intact:
             self.counts["unreadable"] += 1
             log.critical(
@@ -372,7 +353,7 @@ class Releaser:
             )
             return
         rolls = bool(one[ref.FLAGS] & ref.FLAG_ROLL)
-        due_ms = self._due_ms(record, origin, now_ms)
+        due_ms = generation.due_of(origin, record, now_ms)
         if not rolls and due_ms > now_ms:
             self.counts["early"] += 1
             again = one.reshape(1, -1).copy()
@@ -382,11 +363,7 @@ class Releaser:
         real_queue = self._store.real_queue(record.message.properties)
         reach("release.before")
         try:
-            message = (
-                rebuild_of_level(record)
-                if is_level(origin_stream(origin))
-                else rebuild(record, enqueue_ms=enqueue_ms, now_ms=now_ms, rolls=rolls)
-            )
+            message = generation.rebuild(record, enqueue_ms=enqueue_ms, now_ms=now_ms, rolls=rolls)
             self._store.append(message, settles=origin, real_queue=real_queue)
         except (Unreleasable, PropertiesTooLong, RecordTooLong) as error:
             if not self._append_dead_letter(record, origin, real_queue, error):
@@ -417,74 +394,3 @@ class Releaser:
         self._pending.settle(origin)
         self.counts["dead_letter"] += 1
         return True
-
-    def _due_ms(self, record: Record, origin: Origin, now_ms: Millis) -> Millis:
-        """Return the due time of the parked message. For a message of a level, its queue unit has the due time."""
-        stream = origin_stream(origin)
-        if not is_level(stream):
-            return due_of(record.message.properties, record.store_ms)
-        return self._pending.levels.of(stream).due_of(record.queue_offset, now_ms)
-
-
-def _is_at(record: Record, origin: Origin) -> bool:
-    stream, message = origin_stream(origin), record.message
-    if is_level(stream):
-        is_there = message.topic == SCHEDULE_TOPIC and message.queue_id == stream_number(stream) - 1
-    else:
-        is_there = message.topic == TIMER_TOPIC
-    return is_there and record.queue_offset == origin_index(origin)
-
-
-def rebuild_of_level(record: Record) -> Message:
-    """Return the message of a level queue's record, for its real topic. Its stored properties keep the level.
-
-    RocketMQ: ScheduleMessageService.messageTimeUp. Raises Unreleasable.
-    """
-    properties = props.without_origin(record.message.properties)
-    return record.message.again(*_real_queue(properties), properties)
-
-
-def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> Message:
-    """Return the message of a timer's or block's record, for its real topic, or for the timer queue if it rolls.
-
-    RocketMQ: TimerMessageStore.convert. Raises Unreleasable.
-    """
-    parked = record.message
-    properties = props.without_origin(parked.properties)
-    properties[props.TIMER_ENQUEUE_MS] = str(enqueue_ms)
-    if rolls:
-        times = java_long(properties.get(props.TIMER_ROLL_TIMES, "0"))
-        properties[props.TIMER_ROLL_TIMES] = str((times or 0) + 1)
-        properties[props.WMQ_DUE] = due_text(due_of(parked.properties, record.store_ms))
-    properties[props.TIMER_DEQUEUE_MS] = str(now_ms)
-    topic, queue_id = parked.topic, parked.queue_id
-    if not rolls:
-        topic, queue_id = _real_queue(properties)
-        if props.TIMER_DELAY_LEVEL in properties:
-            properties[props.DELAY] = properties.pop(props.TIMER_DELAY_LEVEL)
-    return parked.again(topic, queue_id, properties)
-
-
-def _real_queue(properties: dict[str, str]) -> tuple[str, int]:
-    """Return the real topic and queue id of a parked message. Raises Unreleasable."""
-    topic = properties.get(props.REAL_TOPIC, "")
-    queue_id = java_long(properties.get(props.REAL_QID, ""))
-    problem = topic_problem(topic)
-    if problem or topic in (TIMER_TOPIC, SCHEDULE_TOPIC, BLOCK_TOPIC):
-        raise Unreleasable(f"REAL_TOPIC is {topic!r}: {problem or 'it is a topic of parked messages'}")
-    if queue_id is None or not 0 <= queue_id < 1 << 31:
-        raise Unreleasable(f"REAL_QID is {properties.get(props.REAL_QID)!r}")
-    return topic, queue_id
-
-
-def dead_letter(record: Record) -> Message:
-    """Return the parked message for the dead-letter topic, without the properties that leave no room for the origin.
-
-    The real topic, the real queue id and the unique key come first, so they are dropped last.
-    """
-    parked = record.message
-    properties = props.without_origin(parked.properties)
-    kept_longest = (props.REAL_TOPIC, props.REAL_QID, props.UNIQ_KEY)
-    first = {name: properties[name] for name in kept_longest if name in properties}
-    fitting = props.fitting({**first, **properties}, props.PROPERTIES_BYTES_MAX - 64)
-    return parked.again(DEAD_LETTER_TOPIC, 0, fitting)

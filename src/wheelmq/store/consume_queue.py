@@ -129,6 +129,11 @@ class ConsumeQueue:
             count = self.units_per_file
         return offset
 
+    def position_from(self, index: int, otherwise: LogPosition) -> LogPosition:
+        """Return the position of the first record at or after `index`, or `otherwise` without one."""
+        offset = self.skip_blanks(QueueOffset(max(index, self.start)))
+        return otherwise if offset >= self.end else LogPosition(int(self.read(offset, 1)["position"][0]))
+
     def drop_before(self, log_start: LogPosition) -> Callable[[], None] | None:
         """Set `start` to the first unit whose record is still in the log.
         Returns the job that removes the files before it, if any."""

@@ -21,7 +21,7 @@ from wheelmq.formats.disk.message import (
     encode_record,
     record_bytes,
 )
-from wheelmq.formats.disk.origin import NO_ORIGIN, ORIGIN_PROPERTY_BYTES, Origin, is_level, origin_of, origin_text
+from wheelmq.formats.disk.origin import NO_ORIGIN, ORIGIN_PROPERTY_BYTES, Origin, origin_of, origin_text
 from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.snapshot import Snapshot
@@ -264,7 +264,7 @@ class Store:
                 queue_offset,
                 self.log.end,
                 len(record),
-                due_ms if is_level(facts.stream) else tag_code(message.properties.get(props.TAGS)),
+                due_ms if facts.unit_has_due else tag_code(message.properties.get(props.TAGS)),
                 store_ms,
                 due_ms,
                 settles,

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from wheelmq.broker.broker import Broker
 from wheelmq.delay.done import DoneBits
-from wheelmq.delay.parked import state_of
 from wheelmq.delay.timer.mark import MarkFile, TimerCheck, load_check
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props
@@ -244,7 +243,7 @@ def _check_reachable(broker: Broker, log: Log) -> None:
     timer = broker.context.timer
     if broker.context.store.journal.count:
         return
-    units = _units(broker, timer.log.end)
+    units, state_of = _units(broker, timer.log.end), broker.context.generations.state_of
     for index, record in log.parked.items():
         if timer_origin(index) in timer.pending.done or index >= timer.indexed_to:
             continue
@@ -254,14 +253,12 @@ def _check_reachable(broker: Broker, log: Log) -> None:
             if slot > timer.scans.covered_through_ms or slot in timer.scans.skipped
         ]
         hung = any(timer.wheel.last_position(slot) >= 0 for slot in slots)
-        assert hung or state_of(timer, timer_origin(index)) == "armed", (
-            f"queue offset {index} stays parked until a restart"
-        )
+        assert hung or state_of(timer_origin(index)) == "armed", f"queue offset {index} stays parked until a restart"
 
     for origin in log.in_levels:
         level = timer.pending.levels.of(origin_stream(origin))
         found = origin in timer.pending.done or origin_index(origin) >= level.staged_to
-        assert found or state_of(timer, origin) == "armed", f"{origin:#x} stays parked until a restart"
+        assert found or state_of(origin) == "armed", f"{origin:#x} stays parked until a restart"
 
 
 def _check_blocks(broker: Broker, log: Log) -> None:
@@ -272,6 +269,7 @@ def _check_blocks(broker: Broker, log: Log) -> None:
     if broker.context.store.journal.count:
         return
     done, lane = broker.context.timer.pending.done, broker.context.block_scheduler
+    state_of = broker.context.generations.state_of
     assert broker.context.blocks.synced <= broker.context.blocks.end
     for block in broker.context.blocks:
         assert block.durable <= block.queue.end
@@ -291,9 +289,7 @@ def _check_blocks(broker: Broker, log: Log) -> None:
                 record = broker.context.blocks.record_of(origin)
                 assert record is not None and record.size == unit["size"], f"{origin:#x} has no record"
                 is_near = unit["due_ms"] <= lane.walked_ms
-                assert not is_near or state_of(broker.context.timer, origin) == "armed", (
-                    f"{origin:#x} is due soon, but not armed"
-                )
+                assert not is_near or state_of(origin) == "armed", f"{origin:#x} is due soon, but not armed"
     for settled in map(Origin, log.settled_in_blocks):
         found = broker.context.blocks.get(stream_number(origin_stream(settled)))
         assert found is None or origin_index(settled) < found.queue.end, f"the index of {settled:#x} may be used again"

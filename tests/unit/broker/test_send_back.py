@@ -7,6 +7,7 @@ import pytest
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.message_id import offset_message_id
+from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -51,7 +52,8 @@ def test_the_consumer_chooses_the_delay_level(
 ) -> None:
     send_back(harness, record, level)
     ((origin, parked),) = invariants.read_log(harness.broker).in_levels.items()
-    assert harness.broker.context.timer.pending.levels.due_of(origin) == harness.now_ms + delay_ms
+    generation = harness.broker.context.generations.of(origin)
+    assert generation.due_of(origin, parked, Millis(harness.now_ms)) == harness.now_ms + delay_ms
     assert parked.message.properties[props.DELAY] == str(min(level, 18))
 
 

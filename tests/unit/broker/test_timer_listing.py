@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from wheelmq.delay import listing
+from wheelmq.delay import listing, queue_listing
+from wheelmq.delay.blocks import listing as block_listing
 from wheelmq.delay.blocks import search
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import origin_index
@@ -58,7 +59,7 @@ def listed(harness: BrokerHarness, **fields: object) -> list[int]:
 def test_timers_are_listed_and_counted_by_topic_and_time(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 7)
+    monkeypatch.setattr(queue_listing, "LOOKED_AT_MAX", 7)
     start_ms = harness.now_ms
     for i in range(20):
         harness.send("TU"[i % 2], delay_ms=1000 * (i + 1), queue_id=i % 3)
@@ -137,7 +138,7 @@ def test_a_listing_of_zero_timers_is_rejected(harness: BrokerHarness) -> None:
 
 
 def test_records_that_the_kernel_skips_are_listed(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "PLAIN_MAX", 3)
+    monkeypatch.setattr(queue_listing, "PLAIN_MAX", 3)
     for i in range(10):
         harness.send("T", delay_ms=5000, properties={props.KEYS: "\u20ac" if i % 2 else "k"})
     first = harness.ask_code(RequestCode.WMQ_LIST_TIMERS)
@@ -164,7 +165,7 @@ class TestBlocks:
     def test_messages_of_blocks_are_listed_with_timers_and_levels(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(listing, "LOOKED_AT_MAX", 7)
+        monkeypatch.setattr(queue_listing, "LOOKED_AT_MAX", 7)
         monkeypatch.setattr(listing, "STREAM_PLACES", 2)
         start_ms = harness.now_ms
         for i in range(30):
@@ -200,7 +201,7 @@ class TestBlocks:
     ) -> None:
         for i in range(60):
             harness.send("T", properties={props.DELAY_IN_SECONDS: str(20 + 10 * (i % 6))})
-        monkeypatch.setattr(listing, "RECORDS_AT_ONCE", 4)
+        monkeypatch.setattr(block_listing, "RECORDS_AT_ONCE", 4)
         monkeypatch.setattr(listing, "SLICE_S", 0)
         first = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, topic="T")
         assert len(bytes(first.body).splitlines()) <= 4 and first.ext["isLast"] == "false"

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from wheelmq.cli import main
 from wheelmq.cli import timers as command
 from wheelmq.cli.timers import ListQuery, list_soonest
-from wheelmq.delay import due_times, listing
+from wheelmq.delay import due_times, listing, queue_listing
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import NEVER_MS
@@ -42,14 +42,14 @@ class Reads:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    found, read = Reads(), listing._read_records
+    found, read = Reads(), queue_listing._read_records
 
     def counted(store: Any, positions: Any, *columns: Any) -> int:
         count = read(store, positions, *columns)
         found.count += count
         return count
 
-    monkeypatch.setattr(listing, "_read_records", counted)
+    monkeypatch.setattr(queue_listing, "_read_records", counted)
     return found
 
 

@@ -146,7 +146,7 @@ def test_a_full_disk_cancels_both_messages_of_a_key_or_none(
     assert harness.send("P", b"x" * max(1, room - left - 270)).code == 0
     disk.is_full = lambda path: True
     answer = harness.ask(cancel_command(harness, "U"))
-    pending = find_parked(harness.broker.context.timer, harness.broker.context.blocks, "T+U")[0]
+    pending = find_parked(harness.broker.context.timer, harness.broker.context.generations, "T+U")[0]
     assert (answer.code == 0, len(pending)) in ((True, 0), (False, 2))
     disk.is_full = lambda path: False
     harness.advance(10_000)

@@ -477,9 +477,9 @@ class TestOurLevelMessages:
         harness.send("U", bytes(100))
         send(harness, 4, b"one")
         (record,) = harness.read_queue(SCHEDULE_TOPIC, 3)
-        assert harness.broker.context.timer.needed_from() == record.position
+        assert harness.broker.context.generations.needed_from() == record.position
         harness.advance(30_000)
-        assert harness.broker.context.timer.needed_from() == harness.broker.context.store.log.end
+        assert harness.broker.context.generations.needed_from() == harness.broker.context.store.log.end
 
     def test_a_full_disk_delays_a_due_level_message(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch

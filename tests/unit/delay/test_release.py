@@ -483,7 +483,7 @@ class TestRing:
         broker = harness.broker
         timer, releaser = (
             broker.context.timer,
-            Releaser(broker.context.store, broker.context.timer, broker.context.blocks),
+            Releaser(broker.context.store, broker.context.timer, broker.context.generations),
         )
         timer.pending.armed.requeue(refs)
         left = []
@@ -497,7 +497,7 @@ class TestRing:
         broker = harness.broker
         timer, releaser = (
             broker.context.timer,
-            Releaser(broker.context.store, broker.context.timer, broker.context.blocks),
+            Releaser(broker.context.store, broker.context.timer, broker.context.generations),
         )
         timer.pending.armed.requeue(overdue(np.repeat([1, 2], [50_000, 10])))
         releaser.take_due(Millis(2))

@@ -63,7 +63,7 @@ def put(context: Context, message: Message, asked_ms: Millis | None = None) -> t
         if due_ms is None:
             return context.store.append(message), None
         if props.TIMER_DEL_UNIQKEY in message.properties:
-            return append_cancel(context.store, context.timer, context.blocks, message)
+            return append_cancel(context.store, context.timer, context.generations, message)
         appended = context.store.append(message, real_queue=context.store.real_queue(message.properties))
         if message.topic == names.TIMER_TOPIC:
             context.timer.congestion.add(due_ms, context.store.log.last_store_ms)

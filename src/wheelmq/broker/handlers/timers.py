@@ -13,6 +13,7 @@ from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Request
 from wheelmq.delay import listing
+from wheelmq.delay.api import Wanted
 from wheelmq.delay.delivery_state import KeyQuery, delivery_states, delivery_states_of
 from wheelmq.delay.levels.offsets import DelayOffsetsBody
 from wheelmq.formats.disk.message import Record
@@ -54,13 +55,13 @@ def list_timers(request: Request, context: Context) -> Answer:
     header = request.header(ListTimersHeader)
     if header.count <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"count is {header.count}: it must be 1 or more")
-    wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
+    wanted = Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
     if header.soonest and header.count <= LISTED_MAX:
         return _soonest(header, context, wanted)
-    seen = listing.glance(context.timer, context.blocks, header.place, wanted)
+    seen = listing.glance(context.generations, context.clock, header.place, wanted)
     next_place = seen.next_place
     body: list[bytes] = []
-    for place, pending in listing.lines(context.timer, context.blocks, seen, wanted):
+    for place, pending in listing.lines(context.generations, seen, wanted):
         if len(body) == min(header.count, LISTED_MAX):
             next_place = place
             break
@@ -71,15 +72,15 @@ def list_timers(request: Request, context: Context) -> Answer:
     return answer
 
 
-def _soonest(header: ListTimersHeader, context: Context, wanted: listing.Wanted) -> Command:
+def _soonest(header: ListTimersHeader, context: Context, wanted: Wanted) -> Command:
     """Answer with the earliest messages of some places, by due time.
 
     Sorts all of them if a topic is given, because only the records have the name of the topic.
     """
-    seen = listing.glance(context.timer, context.blocks, header.place, wanted, listing.PLACES_MAX)
+    seen = listing.glance(context.generations, context.clock, header.place, wanted, listing.PLACES_MAX)
     count = header.count if wanted.topic is None else None
     chosen = listing.soonest(seen, header.listed_before_ms, count)
-    lines = itertools.islice(listing.lines(context.timer, context.blocks, chosen, wanted), header.count)
+    lines = itertools.islice(listing.lines(context.generations, chosen, wanted), header.count)
     return reply(
         body=b"\n".join(msgspec.json.encode(pending) for _, pending in lines),
         nextPlace=seen.next_place,
@@ -97,8 +98,8 @@ def count_timers(request: Request, context: Context) -> Answer:
     header = request.header(CountTimersHeader)
     if header.step_ms <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"stepMs is {header.step_ms}: it must be 1 or more")
-    wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
-    seen = listing.glance(context.timer, context.blocks, header.place, wanted, listing.PLACES_MAX)
+    wanted = Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
+    seen = listing.glance(context.generations, context.clock, header.place, wanted, listing.PLACES_MAX)
     counts = listing.count_by(seen, header.step_ms)
     return reply(
         body=msgspec.json.encode(counts),
@@ -135,8 +136,8 @@ def find_timers(request: Request, context: Context) -> Answer:
     def searched(result: Any) -> Command:
         if isinstance(result, BaseException):
             raise result
-        found = delivery_states(context.timer, context.blocks, asked, find) if header.place <= 0 else []
-        found += delivery_states_of(context.timer, context.blocks, asked, find, result.origins)
+        found = delivery_states(context.generations, asked, find) if header.place <= 0 else []
+        found += delivery_states_of(context.generations, asked, find, result.origins)
         return reply(
             body=b"\n".join(map(msgspec.json.encode, found)),
             truncated=is_truncated,

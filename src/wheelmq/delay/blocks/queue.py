@@ -31,6 +31,8 @@ Indices = npt.NDArray[np.int64]
 class BlockQueue:
     """The units of a block. `end` is the index of the next unit."""
 
+    start: Final = 0
+
     def __init__(self, files: MappedSequence) -> None:
         assert files.file_bytes % BLOCK_UNIT.size == 0 and files.start == 0
         self.files = files

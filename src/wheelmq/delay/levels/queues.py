@@ -24,14 +24,11 @@ from wheelmq.delay.levels.table import deliver_at_ms, level_delay_ms
 from wheelmq.delay.refs import Refs, by_fire_time
 from wheelmq.formats.disk.origin import (
     LEVELS_MAX,
-    Origin,
     Stream,
     by_stream,
     is_level,
     level_stream,
-    origin_index,
     origin_of,
-    origin_stream,
     stream_number,
 )
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
@@ -174,15 +171,11 @@ class LevelQueues:
         """Return the number of messages that are not settled."""
         return sum(self._done.of(level.stream).count_unset(level.queue.end) for level in self)
 
-    def due_of(self, origin: Origin) -> Millis | None:
-        """Return the due time that a level's unit says. Returns None for other and expired messages."""
-        stream, offset = origin_stream(origin), QueueOffset(origin_index(origin))
-        if not is_level(stream):
-            return None
-        level = self.of(stream)
-        if not level.queue.start <= offset < level.queue.end:
-            return None
-        return level.due_of(offset, self._store.clock.now_ms())
+    def needed_from(self) -> LogPosition:
+        """Return the position of the first record that a level may still read: one that is not settled."""
+        pending = ((level.queue, self._done.of(level.stream).first_unset(level.queue.end)) for level in self)
+        otherwise = self._store.dispatched_to
+        return min((queue.position_from(first, otherwise) for queue, first in pending), default=otherwise)
 
     def note(self, refs: Refs) -> Refs:
         """Note that the units of `refs` were written.

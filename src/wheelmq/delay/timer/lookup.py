@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.parked import record_in_log, record_of
+from wheelmq.delay.api import Generations
+from wheelmq.delay.log_generation import record_in
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.index import IndexDamaged
 from wheelmq.formats.disk.message import Record
-from wheelmq.formats.disk.origin import LEVELS_MAX, TIMER_STREAM, Origin, level_stream, origin_of
+from wheelmq.formats.disk.origin import (
+    LEVELS_MAX,
+    TIMER_STREAM,
+    Origin,
+    level_stream,
+    origin_index,
+    origin_of,
+    origin_stream,
+)
 from wheelmq.formats.disk.parked import delete_key, delete_keys, due_of, key_hash, unique_key_of
 from wheelmq.formats.disk.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, UNIQ_KEY
 from wheelmq.formats.disk.timer import TIMER_TOPIC
@@ -26,30 +34,32 @@ class FoundTimer(NamedTuple):
     real_queue: int
     """Row of its real queue in the table of queues."""
     due_ms: Millis
+    has_slot: bool
+    """Whether the message is in the timer queue. Only such a message has a slot of the wheel."""
     unique_key: str
     out_ms: str | None
     """TIMER_OUT_MS of its record: the slot in which Apache RocketMQ looks for its cancel. None without one."""
 
 
-def find_cancelled(timer: Timer, blocks: Blocks, cancel: dict[str, str]) -> tuple[list[FoundTimer], bool]:
+def find_cancelled(timer: Timer, generations: Generations, cancel: dict[str, str]) -> tuple[list[FoundTimer], bool]:
     """Find the pending messages that a parked cancel with the properties `cancel` names, in either form of the key.
 
     Returns and raises the same as `find_parked`.
     """
     for key in delete_keys(cancel):
-        pending, settled = find_parked(timer, blocks, key)
+        pending, settled = find_parked(timer, generations, key)
         if pending or settled:
             return pending, settled
     return [], False
 
 
-def find_parked(timer: Timer, blocks: Blocks, key: str) -> tuple[list[FoundTimer], bool]:
+def find_parked(timer: Timer, generations: Generations, key: str) -> tuple[list[FoundTimer], bool]:
     """Find the pending messages that the delete key names.
 
     The key is in the long form. Returns the messages, and whether the key also names a settled message that the store
     still has. Raises IndexDamaged, ChainTooLong when the message index cannot answer.
     """
-    return _choose(timer, key, _with_key(timer, blocks, key))
+    return _choose(timer, key, _with_key(timer, generations, key))
 
 
 def find_among(timer: Timer, key: str, origins: Iterable[Origin]) -> list[FoundTimer]:
@@ -58,7 +68,8 @@ def find_among(timer: Timer, key: str, origins: Iterable[Origin]) -> list[FoundT
     All of them are in the commit log, because a start adds the keys of messages in blocks later.
     """
     chosen = sorted({*origins, *timer.pending.keys.find(key_hash(key))})
-    records = ((origin, record_in_log(timer, origin)) for origin in chosen)
+    queues = ((origin, timer.queue_of(origin_stream(origin))) for origin in chosen)
+    records = ((origin, record_in(timer.store, queue, origin_index(origin))) for origin, queue in queues)
     return _choose(timer, key, ((origin, record) for origin, record in records if record is not None))[0]
 
 
@@ -74,18 +85,19 @@ def _choose(timer: Timer, key: str, found: Iterable[tuple[Origin, Record]]) -> t
             settled = True
         else:
             due_ms = due_of(properties, record.store_ms)
-            real_queue, unique_key = timer.store.real_queue(properties), properties[UNIQ_KEY]
-            pending.append(FoundTimer(origin, real_queue, due_ms, unique_key, properties.get(TIMER_OUT_MS)))
+            real_queue, has_slot = timer.store.real_queue(properties), record.message.topic == TIMER_TOPIC
+            slot = properties.get(TIMER_OUT_MS)
+            pending.append(FoundTimer(origin, real_queue, due_ms, has_slot, properties[UNIQ_KEY], slot))
     return pending, settled
 
 
-def _with_key(timer: Timer, blocks: Blocks, key: str) -> Iterator[tuple[Origin, Record]]:
+def _with_key(timer: Timer, generations: Generations, key: str) -> Iterator[tuple[Origin, Record]]:
     """Yield origin and record of each message that may have the delete key.
 
     Messages that are indexed by key come first, the oldest of each stream first; then those of the running tick.
     """
     code = key_hash(key)
-    found = {origin: record_of(timer, blocks, origin) for origin in timer.pending.keys.find(code)}
+    found = {origin: generations.of(origin).record_of(origin) for origin in timer.pending.keys.find(code)}
     found |= _in_message_index(timer, key)
     rows = timer.store.journal.rows()
     running = {
@@ -104,7 +116,7 @@ def _in_message_index(timer: Timer, key: str) -> dict[Origin, Record]:
     if index is None or not unique_key:
         return found
     for topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
-        for position in index.find_all(topic, unique_key, timer.needed_from):
+        for position in index.find_all(topic, unique_key, timer.needed_in_log):
             record = log.record_at(position)
             if record is None:
                 if position in log.damaged:

@@ -102,16 +102,12 @@ class Timer:
 
     def needed_from(self) -> LogPosition:
         """Return the position of the first record that the timer may still read: one not settled, or not indexed."""
-        firsts = {stream: self.pending.done.of(stream).first_unset(end) for stream, end in self.ends().items()}
-        firsts[TIMER_STREAM] = min(firsts[TIMER_STREAM], self.indexed_to)
-        return min(self._position_from(self.queue_of(stream), first) for stream, first in firsts.items())
+        first = min(self.pending.done.of(TIMER_STREAM).first_unset(self.queue.end), self.indexed_to)
+        return self.queue.position_from(first, self.store.dispatched_to)
 
-    def _position_from(self, queue: ConsumeQueue, index: int) -> LogPosition:
-        """Return the position of the first record that `queue` has at or after `index`."""
-        offset = queue.skip_blanks(QueueOffset(max(index, queue.start)))
-        if offset >= queue.end:
-            return self.store.dispatched_to
-        return LogPosition(int(queue.read(offset, 1)["position"][0]))
+    def needed_in_log(self) -> LogPosition:
+        """Return the position of the first record that the timer or a level may still read."""
+        return min(self.needed_from(), self.pending.levels.needed_from())
 
     def drop_log(self) -> Callable[[], None] | None:
         """Drop timer log files that no scan and no recovery needs. Return the job that removes them, or None."""
@@ -123,7 +119,7 @@ class Timer:
         if skipped_ms is not None:
             needed_ms = min(needed_ms, skipped_ms - self.settings.precision_ms)
         first = self.wheel.first_position_after(Millis(needed_ms))
-        return self.log.drop_before(self.log.end if first is None else first, self.needed_from())
+        return self.log.drop_before(self.log.end if first is None else first, self.needed_in_log())
 
     def mark(self) -> Mark:
         """Return the mark to write once the timer log is on disk."""

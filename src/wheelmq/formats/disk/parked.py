@@ -31,6 +31,8 @@ class DelayFacts(NamedTuple):
     """Whether the record cancels another parked message. Such a record is never delivered."""
     decided: bool
     """Whether WheelMQ wrote this cancel and executed it with the append. Apache's cancels are executed later."""
+    unit_has_due: bool = False
+    """Whether the queue unit has the due time in place of the hash of the tag. The units of levels have it."""
 
 
 NOTHING: Final = DelayFacts(Stream(0), Millis(0), Origin(0), 0, False, False)
@@ -41,7 +43,7 @@ def delay_facts(topic: str, queue_id: int, properties: dict[str, str], store_ms:
     settles = _settles(properties)
     if topic == SCHEDULE_TOPIC and 0 <= queue_id < LEVELS_MAX:
         due_ms = _exact_due_time(properties) or Millis(0)
-        return DelayFacts(level_stream(queue_id + 1), due_ms, settles, _own_key_hash(properties), False, False)
+        return DelayFacts(level_stream(queue_id + 1), due_ms, settles, _own_key_hash(properties), False, False, True)
     if topic == BLOCK_TOPIC:
         return DelayFacts(Stream(0), due_of(properties, store_ms), settles, _own_key_hash(properties), False, False)
     if topic != TIMER_TOPIC:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from wheelmq.delay.offline import pending_in
-from wheelmq.delay.parked import state_of
 from wheelmq.delay.pending_message import State
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck, check_is_apaches, load_check, save_check
 from wheelmq.formats.disk import properties as props
@@ -178,14 +177,14 @@ class TestAfterAStop:
 
     def test_the_state_of_a_message_follows_its_progress(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=15_000)
-        timer = harness.broker.context.timer
-        assert state_of(timer, timer_origin(0)) is State.PARKED
+        state_of = harness.broker.context.generations.state_of
+        assert state_of(timer_origin(0)) is State.PARKED
         harness.advance(4000, model.work, 500)
-        assert state_of(timer, timer_origin(0)) is State.INDEXED
+        assert state_of(timer_origin(0)) is State.INDEXED
         harness.advance(10_000, model.work, 500)
-        assert state_of(timer, timer_origin(0)) is State.ARMED
+        assert state_of(timer_origin(0)) is State.ARMED
         harness.restart()
-        assert state_of(harness.broker.context.timer, timer_origin(0)) is State.ARMED
+        assert harness.broker.context.generations.state_of(timer_origin(0)) is State.ARMED
 
 
 class TestMissingFiles:
