@@ -1,7 +1,6 @@
 """Release: append due messages to the log, each in its real topic, once.
 
-Due references are kept in buckets of one millisecond. The buckets share each append, so a burst at one instant never
-delays other due messages. Within a bucket, messages leave in the order in which they were parked.
+Due references wait in a ring of buckets of one millisecond, which share each append.
 """
 
 from __future__ import annotations
@@ -9,25 +8,23 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 
 from wheelmq.delay import refs as ref
+from wheelmq.delay import ring
 from wheelmq.delay.api import Generations
 from wheelmq.delay.armed import cost_of
 from wheelmq.delay.failed import FailedReleases
 from wheelmq.delay.rebuild import Unreleasable, dead_letter
 from wheelmq.delay.refs import Refs
+from wheelmq.delay.release_pace import ReleasePace
+from wheelmq.delay.ring import Ring
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
-from wheelmq.formats.disk.origin import (
-    NO_ORIGIN,
-    Origin,
-    origin_text,
-)
+from wheelmq.formats.disk.origin import NO_ORIGIN, Origin, origin_text
 from wheelmq.formats.kernels.journal import SETTLES
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
@@ -37,34 +34,6 @@ from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
-QUANTUM = 512
-"""References in one append. The buckets in the ring share them."""
-SHARES_MAX = 8
-"""A bucket's share is at least QUANTUM // SHARES_MAX references.
-
-So in a long ring small buckets leave whole: a small part of a bucket costs as much as a large one.
-"""
-RING_MAX = 4 * QUANTUM
-"""Limit of the buckets in the ring. This number of buckets is enough to share the appends."""
-BURST = 16 * QUANTUM
-"""Number of references in hand from which there is a burst.
-
-Then each append releases more references, and a release takes longer. So a smaller part of the time goes to the other
-work of a tick.
-"""
-BURST_QUANTA = 2
-"""Factor of the references in one append during a burst."""
-BURST_SLICES = 4
-"""Factor of the slice of time during a burst. Other due messages and requests wait some milliseconds at most."""
-HALVINGS_MAX = 4
-"""Limit of the halvings of an append. An append is halved when it takes longer than a burst's slice.
-
-While the log is flushed, a page fault costs a hundred times as much.
-"""
-URGENT_MS = 10.0
-"""Lateness at which release gets twice the time that requests got. Each further 10 ms adds the same time again."""
-URGENCY_MAX = 8.0
-"""Limit of the factor that the lateness gives."""
 TAKE_MAX = 500_000
 """Limit of the cost (armed.cost_of) of the references that one call puts into the ring.
 
@@ -79,25 +48,6 @@ Returns the number of messages appended. The caller appends the next message wit
 """
 
 
-class _Bucket:
-    """The references of one millisecond, in parts that were armed together."""
-
-    def __init__(self, fire_ms: int) -> None:
-        self.fire_ms = fire_ms
-        self.parts: deque[Refs] = deque()
-
-    def take(self, count: int) -> list[Refs]:
-        """Take `count` references from the front, or all of them. Returns their parts."""
-        taken: list[Refs] = []
-        while count and self.parts:
-            part = self.parts.popleft()
-            if len(part) > count:
-                self.parts.appendleft(part[count:])
-            taken.append(part[:count])
-            count -= len(taken[-1])
-        return taken
-
-
 class Releaser:
     """Takes due references from the armed ones and appends their messages."""
 
@@ -107,10 +57,8 @@ class Releaser:
         self._pending = timer.pending
         self._generations = generations
         self._bulk = bulk
-        self._ring: deque[_Bucket] = deque()
-        self._buckets: dict[int, _Bucket] = {}
-        self._in_hand = 0
-        self._halvings = 0
+        self._ring = Ring()
+        self._pace = ReleasePace()
         self._is_leaving = False
         self.counts: Counter[str] = Counter()
         """Counts of messages by outcome.
@@ -130,12 +78,12 @@ class Releaser:
 
     def earliest_in_hand_ms(self) -> int | None:
         """Return the least fire time of references taken and not released, failed ones among them, or None."""
-        failed_ms = self.failed.earliest_ms()
-        return min(self._buckets if failed_ms is None else (*self._buckets, failed_ms), default=None)
+        times = self._ring.earliest_ms(), self.failed.earliest_ms()
+        return min((fire_ms for fire_ms in times if fire_ms is not None), default=None)
 
     def in_hand(self) -> int:
         """Return the number of references taken and not released, failed ones among them."""
-        return self._in_hand + self.failed.count
+        return self._ring.count + self.failed.count
 
     def next_retry_ms(self) -> int | None:
         """Return the monotonic time of the next try of a failed release, or None without one."""
@@ -143,7 +91,7 @@ class Releaser:
 
     def has_burst(self) -> bool:
         """Return whether the references in hand are a burst. Work that no client waits for should then pause."""
-        return self._in_hand >= BURST
+        return self._ring.has_burst
 
     def is_burst_leaving(self) -> bool:
         """Return whether there is a burst, or the rest of one."""
@@ -155,46 +103,25 @@ class Releaser:
     def take_due(self, now_ms: Millis) -> None:
         """Put due references into the ring, up to RING_MAX buckets.
 
-        A burst at one instant is one bucket, so it does not keep others out. After a time without releases, messages
-        are due at many instants: they enter as the ring empties, the earliest first. Failed releases enter when their
-        next try is due.
+        After a time without releases, messages are due at many instants: they enter as the ring empties, the earliest
+        first. Failed releases enter when their next try is due.
         """
         if self.failed.count:
             self._pending.armed.requeue(self.failed.take_due(self._monotonic_ms()))
         left = TAKE_MAX
-        while left > 0 and (room := RING_MAX - len(self._ring)) > 0:
+        while left > 0 and (room := self._ring.room) > 0:
             first_ms = self._pending.armed.next_fire_ms()
             if first_ms is None or first_ms > now_ms:
                 return
             taken = deque(self._pending.armed.take_due(Millis(min(now_ms, first_ms + room - 1)), left))
             try:
                 while taken:
-                    self._bring_in(taken[0])
+                    self._ring.put(taken[0])
                     left -= cost_of(taken.popleft())
             except BaseException:
                 for refs in taken:
                     self._pending.armed.requeue(refs)  # some may be in the ring too: each is released once
                 raise
-
-    def _bring_in(self, refs: Refs) -> None:
-        """Put references, sorted by fire time, into the ring."""
-        self._in_hand += len(refs)
-        if refs[0, ref.FIRE_MS] == refs[-1, ref.FIRE_MS]:
-            self._bucket_of(refs).parts.append(refs)
-            return
-        bounds = [0, *(np.flatnonzero(np.diff(refs[:, ref.FIRE_MS])) + 1).tolist(), len(refs)]
-        for start, stop in pairwise(bounds):
-            part = refs[start:stop]
-            self._bucket_of(part).parts.append(part)
-
-    def _bucket_of(self, part: Refs) -> _Bucket:
-        """Return the bucket of references that share a millisecond. Create it in the ring if there is none."""
-        fire_ms = int(part[0, ref.FIRE_MS])
-        bucket = self._buckets.get(fire_ms)
-        if bucket is None:
-            bucket = self._buckets[fire_ms] = _Bucket(fire_ms)
-            self._ring.append(bucket)
-        return bucket
 
     def release(self, now_ms: Millis, slice_seconds: float, share_seconds: float = 0.0) -> int:
         """Append messages of the ring, the buckets in turn, and return the number of messages.
@@ -205,70 +132,26 @@ class Releaser:
         Raises OSError when the log cannot be written. The messages that were not appended stay in the ring.
         """
         released = 0
-        slices = BURST_SLICES if self.has_burst() else 1
-        more_seconds = min((self._urgency(now_ms) - 1) * share_seconds, BURST_SLICES * slice_seconds)
+        late_ms = self._ring.late_ms(now_ms)
         began = self._store.clock.monotonic()
-        stop = began + max(slices * slice_seconds, share_seconds + more_seconds)
+        stop = began + self._pace.release_seconds(slice_seconds, share_seconds, late_ms, is_burst=self.has_burst())
         while self._ring:
-            parts = self._next_parts()
+            parts = self._ring.take(self._pace.halvings)
             try:
                 released += self._append(np.concatenate(parts) if len(parts) > 1 else parts[0], now_ms)
             except BaseException:
-                for part in reversed(parts):
-                    self._bucket_of(part).parts.appendleft(part)  # a message that was appended has its done bit set
-                    self._in_hand += len(part)
+                self._ring.put_back(parts)  # a message that was appended has its done bit set
                 raise
             for part in parts:
                 fire_ms = int(part[0, ref.FIRE_MS])
                 self.lateness_ms.add(now_ms - fire_ms, len(part) - self._failed_now.pop(fire_ms, 0))
             now = self._store.clock.monotonic()
-            self._fit(now - began, BURST_SLICES * slice_seconds)
+            self._pace.fit(now - began, slice_seconds)
             if now >= stop:
                 break
             began = now
-        self._is_leaving = self.has_burst() or (self._is_leaving and self._in_hand >= QUANTUM)
+        self._is_leaving = self.has_burst() or (self._is_leaving and self._ring.count >= ring.QUANTUM)
         return released
-
-    def _fit(self, took_seconds: float, slice_seconds: float) -> None:
-        """Shrink the next append if the last one took too long, or enlarge it again. Without a slice, do nothing."""
-        if slice_seconds <= 0:
-            return
-        if took_seconds > slice_seconds:
-            self._halvings = min(self._halvings + 1, HALVINGS_MAX)
-        elif took_seconds < slice_seconds / 2:
-            self._halvings = max(self._halvings - 1, 0)
-
-    def _urgency(self, now_ms: Millis) -> float:
-        """Return the weight of release time against the time for requests.
-
-        The weight grows with the lateness of the oldest bucket, up to URGENCY_MAX. It is 1 for a short
-        ring: a burst has few instants, and requests do not wait longer because of it. When producers send more than
-        the broker can release in time, the weight slows them down until both rates are equal.
-        """
-        late_ms = now_ms - min(self._buckets) if len(self._ring) > QUANTUM // SHARES_MAX else 0
-        return min(URGENCY_MAX, 1.0 + max(0, late_ms) / URGENT_MS)
-
-    def _next_parts(self) -> list[Refs]:
-        """Return the parts of the next append.
-
-        Each bucket gives its share, and may use the rest of the shares of earlier buckets. When each bucket had its
-        turn, the buckets with more references use the remaining room.
-        """
-        parts: list[Refs] = []
-        left = quantum = max(1, QUANTUM * (BURST_QUANTA if self.has_burst() else 1) >> self._halvings)
-        waiting = len(self._ring)
-        while left and self._ring:
-            bucket = self._ring.popleft()
-            taken = bucket.take(min(left, max(1, QUANTUM // SHARES_MAX, left // max(1, waiting))))
-            waiting -= 1
-            parts += taken
-            left -= sum(map(len, taken))
-            if bucket.parts:
-                self._ring.append(bucket)
-            else:
-                del self._buckets[bucket.fire_ms]
-        self._in_hand -= quantum - left
-        return parts
 
     def _append(self, refs: Refs, now_ms: Millis) -> int:
         origins = refs[:, ref.ORIGIN]

@@ -12,7 +12,7 @@ from wheelmq.broker.turns.coordinator import LOOK_MS
 from wheelmq.broker.turns.lease_watch import LOOP_OPENINGS
 from wheelmq.broker.turns.pace import AGE_MS, BURST_PACES, ROWS_AT_ONCE
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
-from wheelmq.delay.release import BURST
+from wheelmq.delay.ring import BURST
 from wheelmq.delay.timer.turns import LEASE_MS
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -318,7 +318,7 @@ class TestWhenATurnIsDue:
         harness.send("T", delay_ms=4000)
         assert model.turn()
         harness.send("T", delay_ms=5000)
-        monkeypatch.setattr(harness.broker.context.releaser, "_in_hand", BURST)
+        monkeypatch.setattr(harness.broker.context.releaser._ring, "count", BURST)
         assert not self.plan_after(harness, model, BURST_PACES * PACE_MS - 1)
         assert self.plan_after(harness, model, 1)
 

@@ -9,10 +9,12 @@ import numpy.typing as npt
 import pytest
 
 from wheelmq.delay import refs as ref
-from wheelmq.delay import release
+from wheelmq.delay import ring
 from wheelmq.delay.park import park
 from wheelmq.delay.refs import Refs
-from wheelmq.delay.release import BURST_SLICES, QUANTUM, RING_MAX, Releaser
+from wheelmq.delay.release import Releaser
+from wheelmq.delay.release_pace import BURST_SLICES
+from wheelmq.delay.ring import QUANTUM, RING_MAX
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
@@ -211,9 +213,9 @@ class TestOrder:
     def test_a_burst_leaves_in_larger_quanta_until_it_is_small(
         self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(release, "QUANTUM", 4)
-        monkeypatch.setattr(release, "BURST", 64)
-        monkeypatch.setattr(release, "BURST_QUANTA", 8)
+        monkeypatch.setattr(ring, "QUANTUM", 4)
+        monkeypatch.setattr(ring, "BURST", 64)
+        monkeypatch.setattr(ring, "BURST_QUANTA", 8)
         for i in range(71):
             harness.submit(harness.send_command("T", b"%d" % i, deliver_ms=START_MS + 1000))
         harness.submit(harness.send_command("T", b"beside", deliver_ms=START_MS + 1001))
@@ -231,9 +233,9 @@ class TestOrder:
     def test_a_burst_has_a_longer_slice(
         self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(release, "QUANTUM", 1)
-        monkeypatch.setattr(release, "BURST", 16)
-        monkeypatch.setattr(release, "BURST_QUANTA", 2)
+        monkeypatch.setattr(ring, "QUANTUM", 1)
+        monkeypatch.setattr(ring, "BURST", 16)
+        monkeypatch.setattr(ring, "BURST_QUANTA", 2)
         releaser = with_hundred_in_hand(harness, clock)
         assert BURST_SLICES == 4
         assert releaser.release(Millis(harness.now_ms), 0.0024) == 2 * 10  # 9.6 ms, 1 ms for each quantum
@@ -247,8 +249,8 @@ class TestOrder:
         self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A bucket's cost does not depend on its size. If 40 buckets shared 16 places, each would release one."""
-        monkeypatch.setattr(release, "QUANTUM", 16)
-        monkeypatch.setattr(release, "SHARES_MAX", 2)
+        monkeypatch.setattr(ring, "QUANTUM", 16)
+        monkeypatch.setattr(ring, "SHARES_MAX", 2)
         for i in range(40 * 8):
             harness.submit(harness.send_command("T", b"%d" % i, deliver_ms=START_MS + 1000 + i // 8))
         harness.advance(40)  # all messages are near
@@ -263,7 +265,7 @@ class TestOrder:
     def test_a_share_grows_with_lateness(
         self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(release, "QUANTUM", 1)
+        monkeypatch.setattr(ring, "QUANTUM", 1)
         releaser = with_hundred_in_hand(harness, clock)
         now_ms = START_MS + 1000
         assert releaser.release(Millis(now_ms), 0.001, 0.0024) == 3
@@ -276,7 +278,7 @@ class TestOrder:
     def test_the_quantum_shrinks_if_a_release_takes_long_and_grows_again(
         self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(release, "QUANTUM", 16)
+        monkeypatch.setattr(ring, "QUANTUM", 16)
         releaser = with_hundred_in_hand(harness, clock)
         now_ms = Millis(harness.now_ms)
         assert [releaser.release(now_ms, 0.0002) for _ in range(6)] == [16, 8, 4, 2, 1, 1], "1 ms, not 0.8"
@@ -289,9 +291,9 @@ class TestOrder:
     def test_a_burst_ends_when_few_of_its_messages_are_in_hand(
         self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(release, "QUANTUM", 30)
-        monkeypatch.setattr(release, "BURST", 64)
-        monkeypatch.setattr(release, "BURST_QUANTA", 1)
+        monkeypatch.setattr(ring, "QUANTUM", 30)
+        monkeypatch.setattr(ring, "BURST", 64)
+        monkeypatch.setattr(ring, "BURST_QUANTA", 1)
         releaser = with_hundred_in_hand(harness, clock)
         clock.creep_ms = 0
         now_ms = Millis(harness.now_ms)

@@ -10,7 +10,7 @@ import pytest
 
 from wheelmq.delay.cancel import Cancelled
 from wheelmq.delay.offline import pending_in
-from wheelmq.delay.release import QUANTUM
+from wheelmq.delay.ring import QUANTUM
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.mark import load_check
 from wheelmq.delay.timer.view import TIMER_QUEUE, StoreSizes, StoreView
