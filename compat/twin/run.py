@@ -28,10 +28,7 @@ from compat.twin.generate import sequence
 from compat.twin.known import leaves_behind, meant
 from compat.twin.link import Link
 from compat.twin.steps import Answer, Filling, Step, read, written
-from wheelmq.broker import handlers
-from wheelmq.broker.dispatch import HANDLERS
-
-assert handlers
+from wheelmq.broker.handlers import HANDLERS
 
 CONFIG = {"recallMessageEnable": "true", "enablePropertyFilter": "true"}
 SERVED = frozenset(int(code) for code in HANDLERS)

@@ -73,7 +73,7 @@ def fill(store: Path, way: Way) -> set[bytes]:
         stays = send(harness, start_ms, "stays")
         gone = send(harness, start_ms, "indexed")
         harness.advance(INDEXING_MS, model.work, 500)
-        assert harness.broker.context.timer.indexed_to == len(stays) + len(gone)
+        assert harness.broker.parts.timer.indexed_to == len(stays) + len(gone)
         gone += send(harness, start_ms, "parked")
         for i, key in enumerate(gone):
             named = {props.TIMER_DEL_UNIQKEY: way.forms[i % len(way.forms)].format(key)}

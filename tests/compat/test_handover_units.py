@@ -68,7 +68,7 @@ def fill(store: Path, now_ms: int, end: str) -> None:
             answer = ours.send("T", b"%d" % delay_ms, deliver_ms=now_ms + delay_ms, properties=own, queue_id=0)
             assert answer.code == 0, answer.remark
         ours.advance(INDEXING_MS, PipelineModel(ours).work, 500)
-        timer = ours.broker.context.timer
+        timer = ours.broker.parts.timer
         assert timer.indexed_to == len(DELAYS_MS) + 2
         units = np.concatenate([units for _, units in timer.log.chunks(0, timer.log.end)])
         details = read_details(units)
@@ -120,7 +120,7 @@ def test_apache_delivers_from_a_timer_log_with_details(tmp_path: Path, version: 
     with harness(store, SystemClock().now_ms()) as ours:
         ours.advance(60_000, PipelineModel(ours).work, 1000)
         came = ours.read_queue("T")
-        assert ours.broker.context.timer.pending.counts.by_queue.sum() == 1
+        assert ours.broker.parts.timer.pending.counts.by_queue.sum() == 1
     assert Counter(int(record.message.body) for record in came) == Counter([*DELAYS_MS, ROLLING_MS])
     for record in came:
         due_ms = began_ms + int(record.message.body)

@@ -52,7 +52,7 @@ def measure(body_bytes: int) -> str:
     with tempfile.TemporaryDirectory() as folder, BrokerHarness(Path(folder)) as harness:
         for i in range(PULLED):
             harness.send("T", bytes([i]) * body_bytes)
-        log, queue = harness.broker.context.store.log, harness.broker.context.store.queues.find("T", 0)
+        log, queue = harness.broker.parts.store.log, harness.broker.parts.store.queues.find("T", 0)
         assert queue is not None
         units = queue.read(queue.start, PULLED)
         pairs = zip(units["position"].tolist(), units["size"].tolist(), strict=True)

@@ -142,8 +142,8 @@ class Life:
 
     def read_on(self) -> None:
         """Note the records written since the last call."""
-        self._read_log(COMMIT_LOG, self.harness.broker.context.store.log)
-        for block in self.harness.broker.context.blocks:
+        self._read_log(COMMIT_LOG, self.harness.broker.parts.store.log)
+        for block in self.harness.broker.parts.blocks:
             self._read_log(block.number, block.log)
 
     def _read_log(self, number: int, log: CommitLog) -> None:
@@ -193,10 +193,10 @@ class Recovered:
             for queue_id in range(QUEUES):
                 self._read_queue(topic, queue_id)
         broker = self.harness.broker
-        for stream in broker.context.timer.ends():
-            for units in broker.context.timer.queue_of(stream).chunks():
-                self._meet_parked(stream, units, broker.context.store.log)
-        for block in broker.context.blocks:
+        for stream in broker.parts.timer.ends():
+            for units in broker.parts.timer.queue_of(stream).chunks():
+                self._meet_parked(stream, units, broker.parts.store.log)
+        for block in broker.parts.blocks:
             for _, units in block.queue.chunks():
                 self._meet_parked(block_stream(block.number), units[units["size"] > 0], block.log, block.number)
 
@@ -206,7 +206,7 @@ class Recovered:
             raw = bytes(log.read(LogPosition(position), size))
             stored = self._understand(raw, number, position)
             index = int.from_bytes(raw[20:28], "big")
-            if stored is not None and origin_of(stream, index) not in self.harness.broker.context.timer.pending.done:
+            if stored is not None and origin_of(stream, index) not in self.harness.broker.parts.timer.pending.done:
                 self.pending[stored.number] += 1
 
     def _read_queue(self, topic: str, queue_id: int) -> None:
@@ -343,7 +343,7 @@ class Explorer:
 
     def _try(self, life: Life, state: State) -> None:
         """Let a broker recover a state, and judge the result."""
-        state.put(life.harness.broker.context.paths.root, self._scratch)
+        state.put(life.harness.broker.parts.paths.root, self._scratch)
         is_drained = len(self._tried) % DRAIN_EVERY == 0
         problems: list[str] = []
         try:

@@ -148,7 +148,7 @@ def build(folder: Path) -> int:
                 seconds = {props.DELAY_IN_SECONDS: str(8 + i // 8)}
                 harness.send(TOPICS[0], b"waits in a block %d" % i, properties=seconds)
         code = RequestCode.UPDATE_CONSUMER_OFFSET
-        harness.broker.context.groups.get(GROUP)
+        harness.broker.parts.groups.get(GROUP)
         harness.ask_code(code, consumerGroup=GROUP, topic=TOPICS[0], queueId=0, commitOffset=7)
         harness.advance(5500, model.work, 500)
         harness.send(TOPICS[0], b"after the checkpoint", queue_id=0)
@@ -217,23 +217,23 @@ def damaged(root: Path, case: Case) -> bytes:
 
 def read_store(harness: BrokerHarness) -> Seen:
     """Return everything that a broker serves."""
-    log = harness.broker.context.store.log
+    log = harness.broker.parts.store.log
     seen = Seen(log_end=log.end, damaged=len(log.damaged))
-    seen.topics = sum(harness.broker.context.topics.get(topic) is not None for topic in TOPICS)
+    seen.topics = sum(harness.broker.parts.topics.get(topic) is not None for topic in TOPICS)
     for topic in TOPICS:
         for queue_id in range(4):
             seen.queues[topic, queue_id] = list(_read_queue(harness, topic, queue_id, seen))
     broker = harness.broker
-    for stream in broker.context.timer.ends():
-        for units in broker.context.timer.queue_of(stream).chunks():
+    for stream in broker.parts.timer.ends():
+        for units in broker.parts.timer.queue_of(stream).chunks():
             _count_waiting(harness, stream, log, units, seen)
-    for block in broker.context.blocks:
+    for block in broker.parts.blocks:
         for _, units in block.queue.chunks():
             _count_waiting(harness, block_stream(block.number), block.log, units[units["size"] > 0], seen)
-    committed = broker.context.consumer_offsets.get(GROUP, TOPICS[0], 0)
+    committed = broker.parts.consumer_offsets.get(GROUP, TOPICS[0], 0)
     seen.committed = -1 if committed is None else committed
-    if broker.context.index is not None:
-        seen.by_key = len(broker.context.index.find(TOPICS[0], "key8", 0, 1 << 62, 64).positions)  # type: ignore[arg-type]
+    if broker.parts.index is not None:
+        seen.by_key = len(broker.parts.index.find(TOPICS[0], "key8", 0, 1 << 62, 64).positions)  # type: ignore[arg-type]
     return seen
 
 
@@ -243,7 +243,7 @@ def _count_waiting(harness: BrokerHarness, stream: Stream, records: CommitLog, u
         record = records.record_at(LogPosition(position))
         if record is None or record.size != size or not record.offset_is_possible:
             continue
-        if origin_of(stream, record.queue_offset) not in harness.broker.context.timer.pending.done:
+        if origin_of(stream, record.queue_offset) not in harness.broker.parts.timer.pending.done:
             payload = record.message.body
             seen.waiting[payload] = seen.waiting.get(payload, 0) + 1
 

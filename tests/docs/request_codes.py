@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from tests.tidy.test_codes import TO_CLIENTS
-from wheelmq.broker import handlers
 from wheelmq.broker.admission.unsupported_codes import UNSUPPORTED
-from wheelmq.broker.dispatch import HANDLERS
+from wheelmq.broker.handlers import HANDLERS
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.nameserver.nameserver import NameServer
 from wheelmq.nameserver.settings import NameServerSettings
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import SimulatedDisk
-
-assert handlers
 
 COLUMNS: Final = 118
 NO_BREAK: Final = "\xa0"

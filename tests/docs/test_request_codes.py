@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.docs.request_codes import PAGE, files_by_code, page, served_by_name_server
-from wheelmq.broker.dispatch import HANDLERS
+from wheelmq.broker.handlers import HANDLERS
 from wheelmq.formats.wire.codes import RequestCode
 
 

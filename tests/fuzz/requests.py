@@ -19,7 +19,7 @@ import logging
 import tempfile
 from pathlib import Path
 
-from wheelmq.broker.dispatch import HANDLERS
+from wheelmq.broker.handlers import HANDLERS
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import FLAG_ONEWAY, Command
@@ -126,7 +126,7 @@ def _ask(harness: BrokerHarness, data: bytes, changes: bool) -> None:
         harness.clock.advance(1500)
         harness.tick()
         assert not raised.records, raised.records[0].getMessage() + _text(raised.records[0])
-        assert harness.broker.context.health.failure is None
+        assert harness.broker.parts.health.failure is None
         if not changes:
             assert harness.send("GoesOn").code == ResponseCode.SUCCESS
             assert not raised.records, _text(raised.records[0])

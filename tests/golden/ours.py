@@ -42,7 +42,7 @@ def live(folder: Path) -> dict[str, str]:
         harness.advance(3000, model.work)
         harness.send("T", b"cancel", delay_ms=50_000, properties={"UNIQ_KEY": "U6", props.TIMER_DEL_UNIQKEY: "T+V19"})
         harness.restart(clean=False)
-        harness.broker.context.groups.get("G")
+        harness.broker.parts.groups.get("G")
         harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=3)
         model = PipelineModel(harness)
         harness.advance(30_000, model.work)

@@ -135,7 +135,7 @@ def test_half_messages_are_kept_and_not_delivered(golden: Golden) -> None:
 
 def test_the_producer_is_checked_only_for_the_pending_transaction(golden: Golden) -> None:
     with golden.open() as harness:
-        assert harness.broker.context.transactions.counts.waiting() == {TOPIC: 1}
+        assert harness.broker.parts.transactions.counts.waiting() == {TOPIC: 1}
         producer = harness.connect()
         beat = msgspec.json.encode({"clientID": "c", "producerDataSet": [{"groupName": GROUP}]})
         harness.ask_code(RequestCode.HEART_BEAT, beat, producer)
@@ -149,7 +149,7 @@ def test_the_producer_is_checked_only_for_the_pending_transaction(golden: Golden
         harness.restart(clean=False)
         ended = [one.message.body for one in harness.read_queue(TOPIC) if b"transaction" in one.message.body]
         assert ended == [b"transaction 8", b"transaction 0"]
-        assert harness.broker.context.transactions.counts.waiting() == {}
+        assert harness.broker.parts.transactions.counts.waiting() == {}
 
 
 def test_groups_continue_at_their_committed_offsets(golden: Golden) -> None:
@@ -169,7 +169,7 @@ def test_delay_offsets_of_levels_are_written_for_apache(golden: Golden) -> None:
     with golden.open() as harness:
         ends = {
             str(queue_id + 1): queue.end
-            for (topic, queue_id), queue in harness.broker.context.store.queues.items()
+            for (topic, queue_id), queue in harness.broker.parts.store.queues.items()
             if topic == SCHEDULE_TOPIC
         }
         assert set(ends) == {"1", "4", "5", "6"} > set(expected) and len(expected) >= 3

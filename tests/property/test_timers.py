@@ -311,8 +311,8 @@ class Timers(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        if self.harness.broker.context.health.failure is not None:
-            raise AssertionError("the broker failed") from self.harness.broker.context.health.failure
+        if self.harness.broker.parts.health.failure is not None:
+            raise AssertionError("the broker failed") from self.harness.broker.parts.health.failure
         invariants.check(self.harness.broker)
         self.oracle.check(self._delivered())
 

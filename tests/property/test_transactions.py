@@ -127,8 +127,8 @@ class Life:
             _, outcome = plan(body)
             expected = {COMMIT: (1, 0), ROLLBACK: (0, 0), UNKNOWN: (0, 1)}[outcome]
             assert (delivered[body], given_up[body]) == expected, body
-        transactions = self.harness.broker.context.transactions
-        assert transactions.pending.first == self.harness.broker.context.store.queues.end(names.HALF_TOPIC, 0)
+        transactions = self.harness.broker.parts.transactions
+        assert transactions.pending.first == self.harness.broker.parts.store.queues.end(names.HALF_TOPIC, 0)
         assert not any(transactions.counts.waiting().values())
 
 

@@ -25,14 +25,14 @@ from wheelmq.testing.harness import BrokerHarness
 
 def recovered(broker: Broker) -> dict[str, Any]:
     """Return the state that a start has recovered, by name."""
-    store, timer, parked = broker.context.store, broker.context.timer, broker.context.timer.pending
+    store, timer, parked = broker.parts.store, broker.parts.timer, broker.parts.timer.pending
     keys = {key: row for row, (key, _) in enumerate(store.queues.items())}
     log = invariants.read_log(broker)
     properties = [record.message.properties for record in (*log.parked.values(), *log.in_levels.values())]
     delete_keys = {delete_key(one.get(props.REAL_TOPIC, ""), one.get(props.UNIQ_KEY, "")) for one in properties}
-    by_key = {key: find_parked(timer, broker.context.generations, key)[0] for key in sorted(delete_keys)}
+    by_key = {key: find_parked(timer, broker.parts.generations, key)[0] for key in sorted(delete_keys)}
     in_blocks = set(parked.keys.hashes().tolist())
-    counts, pending = parked.counts.by_queue, broker.context.transactions.pending
+    counts, pending = parked.counts.by_queue, broker.parts.transactions.pending
     armed = sorted(tuple(row) for _, _, refs in parked.armed._heap for row in refs[:, : ref.ENQUEUE_MS].tolist())
     return {
         "log": (store.log.end, store.log.last_store_ms, store.log.damaged, store.last_position),

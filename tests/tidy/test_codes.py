@@ -6,16 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.broker import handlers
 from wheelmq.broker.admission.unsupported_codes import UNSUPPORTED
-from wheelmq.broker.dispatch import HANDLERS
+from wheelmq.broker.handlers import HANDLERS
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.nameserver.nameserver import NameServer
 from wheelmq.nameserver.settings import NameServerSettings
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import SimulatedDisk
-
-assert handlers
 
 TO_CLIENTS = {
     RequestCode.CHECK_TRANSACTION_STATE,

@@ -93,7 +93,7 @@ def test_kernel_and_plain_code_scan_the_log_alike(
     damage: list[tuple[int, int]],
 ) -> None:
     harness = filled(tmp_path_factory.mktemp("scan"), stream, log_file_bytes=1 << 14, body_bytes_max=1 << 12)
-    log = harness.broker.context.store.log
+    log = harness.broker.parts.store.log
     for at, byte in damage:
         if log.files.start <= at < log.files.end:
             log.files.file_at(at).array[at % log.files.file_bytes] = byte
@@ -119,7 +119,7 @@ def test_kernel_and_plain_code_scan_the_log_of_a_block_alike(
     for i, delay in enumerate(seconds):
         own = {props.DELAY_IN_SECONDS: delay, props.UNIQ_KEY: f"U{i}" * (i % 3), props.KEYS: "\u20ac" * (i % 2) + "k"}
         assert harness.send("Alpha", bytes(100 * i + 1), properties=own).code == 0
-    blocks = list(harness.broker.context.blocks)
+    blocks = list(harness.broker.parts.blocks)
     for at, byte in damage:
         blocks[0].log.files.file_at(0).array[at] = byte
 
@@ -150,7 +150,7 @@ def test_kernel_and_plain_code_read_chosen_records_alike(
 ) -> None:
     """The rows are those of a walk over the whole log, for each step size and each distance between records."""
     harness = filled(tmp_path_factory.mktemp("chosen"), stream, log_file_bytes=1 << 14, body_bytes_max=1 << 12)
-    log = harness.broker.context.store.log
+    log = harness.broker.parts.store.log
     plain.setattr(recovery, "AHEAD_BYTES", step)
     plain.setattr(recovery, "NEAR_BYTES", step)
     walked = [row.copy() for rows in LogScan(log.files, log.start).chunks() for row in rows]
@@ -175,9 +175,9 @@ def test_kernel_and_plain_code_stage_parked_records_alike(
 ) -> None:
     folder = tmp_path_factory.mktemp("stage")
     harness = filled(folder, stream)
-    chosen = harness.broker.context.settings
-    end = harness.broker.context.timer.queue.end
-    start = harness.broker.context.timer.queue.start
+    chosen = harness.broker.parts.settings
+    end = harness.broker.parts.timer.queue.end
+    start = harness.broker.parts.timer.queue.start
 
     def read() -> list[object]:
         view = StoreView(folder, store_sizes(chosen))
@@ -194,7 +194,7 @@ def test_kernel_and_plain_code_build_the_index_alike(
     tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, stream: bytes, units: int
 ) -> None:
     harness = filled(tmp_path_factory.mktemp("index"), stream, log_file_bytes=1 << 14, body_bytes_max=1 << 12)
-    store = harness.broker.context.store
+    store = harness.broker.parts.store
 
     def build() -> list[bytes]:
         shutil.rmtree(store.paths.index, ignore_errors=True)

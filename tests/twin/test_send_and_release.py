@@ -66,12 +66,12 @@ class Twins:
         self.harnesses = []
         for name in ("kernel", "plain"):
             harness = BrokerHarness(folder / name, clock=ManualClock(START_MS), **chosen)
-            harness.broker.context.unique_ids = CountedIds()  # type: ignore[assignment]
+            harness.broker.parts.unique_ids = CountedIds()  # type: ignore[assignment]
             self.harnesses.append(harness)
         kernel, plain = self.brokers
-        assert kernel.context.fast_send is not None
-        plain.context.fast_send = None
-        plain.context.releaser._bulk = None
+        assert kernel.parts.fast_send is not None
+        plain.parts.fast_send = None
+        plain.parts.releaser._bulk = None
         self._peers = (Peer(), Peer())
 
     @property
@@ -111,12 +111,12 @@ class Twins:
 
     def compare(self) -> None:
         """Check that log, journal, next queue offsets and slot counts are the same."""
-        kernel, plain = (broker.context.store for broker in self.brokers)
+        kernel, plain = (broker.parts.store for broker in self.brokers)
         assert kernel.log.end == plain.log.end
         assert np.array_equal(kernel.journal.rows(), plain.journal.rows())
         assert list(kernel.queues._rows) == list(plain.queues._rows)
         assert np.array_equal(kernel.queues.next_offset, plain.queues.next_offset)
-        counted = [broker.context.timer.congestion.table for broker in self.brokers]
+        counted = [broker.parts.timer.congestion.table for broker in self.brokers]
         assert np.array_equal(*counted)
         if kernel.log.end:
             for (_, a, at, stop), (_, b, _, _) in zip(
@@ -166,57 +166,57 @@ KEY, WAIT = "UNIQ_KEY\x01K\x02", "WAIT\x01true\x02"
 def test_the_kernel_serves_batches(twins: Twins, shared: str, is_binary: bool) -> None:
     """No such batch falls back to the plain code."""
     kernel, _ = twins.brokers
-    assert kernel.context.fast_send is not None
+    assert kernel.parts.fast_send is not None
     twins.receive(_frame("Alpha", ""))
-    served = kernel.context.fast_send.served
+    served = kernel.parts.fast_send.served
     twins.receive(_batch(32, shared, is_binary=is_binary) * 2)
-    assert kernel.context.fast_send.served == served + 2
+    assert kernel.parts.fast_send.served == served + 2
     assert twins.codes == [ResponseCode.SUCCESS] * 2
-    assert kernel.context.store.queues.end("Alpha", 1) == 65
+    assert kernel.parts.store.queues.end("Alpha", 1) == 65
 
 
 @pytest.mark.parametrize("shared", [KEY, KEY + "WAIT\x01false\x02"])
 def test_plain_code_serves_batches_without_wait_under_sync_flush(twins: Twins, shared: str) -> None:
     """With SYNC_FLUSH, the kernel serves a batch only if the batch says that its answer may wait for the disk."""
     kernel, _ = twins.brokers
-    assert kernel.context.fast_send is not None
+    assert kernel.parts.fast_send is not None
     twins.receive(_frame("Alpha", ""))
-    served = kernel.context.fast_send.served
+    served = kernel.parts.fast_send.served
     twins.receive(_batch(3, shared))
-    assert kernel.context.fast_send.served == served + (not kernel.context.flush.is_sync)
+    assert kernel.parts.fast_send.served == served + (not kernel.parts.flush.is_sync)
 
 
 def test_a_full_answer_buffer_is_sent_before_the_next_batch(twins: Twins) -> None:
     kernel, _ = twins.brokers
-    assert kernel.context.fast_send is not None
+    assert kernel.parts.fast_send is not None
     twins.receive(_frame("Alpha", ""))
-    kernel.context.fast_send._out = kernel.context.fast_send._out[:4096]
-    served = kernel.context.fast_send.served
+    kernel.parts.fast_send._out = kernel.parts.fast_send._out[:4096]
+    served = kernel.parts.fast_send.served
     twins.receive(_batch(20, KEY + WAIT) * 5 + _batch(100, KEY + WAIT) + _batch(20, KEY + WAIT))
-    assert kernel.context.fast_send.served == served + 6  # the answer to 100 messages is larger than the buffer
+    assert kernel.parts.fast_send.served == served + 6  # the answer to 100 messages is larger than the buffer
     assert twins.codes == [ResponseCode.SUCCESS] * 7
 
 
 def test_a_batch_moves_whole_to_the_next_log_file(twins: Twins) -> None:
     kernel, _ = twins.brokers
-    assert kernel.context.fast_send is not None
+    assert kernel.parts.fast_send is not None
     twins.receive(_frame("Alpha", ""))
-    served = kernel.context.fast_send.served
+    served = kernel.parts.fast_send.served
     for count in range(30, 60):
         twins.receive(_batch(count, KEY + WAIT))
-    assert kernel.context.store.log.end > 2 * kernel.context.store.log.files.file_bytes
-    assert kernel.context.fast_send.served > served + 25
+    assert kernel.parts.store.log.end > 2 * kernel.parts.store.log.files.file_bytes
+    assert kernel.parts.fast_send.served > served + 25
     assert twins.codes == [ResponseCode.SUCCESS]
 
 
 def test_plain_code_serves_a_batch_that_exceeds_the_journal(twins: Twins) -> None:
     kernel, _ = twins.brokers
-    assert kernel.context.fast_send is not None
+    assert kernel.parts.fast_send is not None
     twins.receive(_frame("Alpha", ""))
-    kernel.context.store.journal.table = kernel.context.store.journal.table[:50]
-    served = kernel.context.fast_send.served
+    kernel.parts.store.journal.table = kernel.parts.store.journal.table[:50]
+    served = kernel.parts.fast_send.served
     twins.receive(_batch(30, KEY + WAIT) * 2)
-    assert kernel.context.fast_send.served == served + 1
+    assert kernel.parts.fast_send.served == served + 1
     assert twins.codes == [ResponseCode.SUCCESS] * 2
 
 
@@ -224,14 +224,14 @@ def test_plain_code_serves_a_batch_that_exceeds_the_journal(twins: Twins) -> Non
 def test_plain_code_serves_a_batch_with_one_unusual_message(twins: Twins, last: bytes) -> None:
     """The kernel writes nothing of a batch if one of its messages, even the last, is for the plain code."""
     kernel, _ = twins.brokers
-    assert kernel.context.fast_send is not None
+    assert kernel.parts.fast_send is not None
     twins.receive(_frame("Alpha", ""))
-    served, end = kernel.context.fast_send.served, kernel.context.store.log.end
+    served, end = kernel.parts.fast_send.served, kernel.parts.store.log.end
     twins.receive(_batch(9, KEY + WAIT, last))
-    assert kernel.context.fast_send.served == served
-    view = kernel.context.store.log.files.file_at(end).view
-    assert (kernel.context.store.log.end == end) == (b"\0" in last)
-    if kernel.context.store.log.end == end:
+    assert kernel.parts.fast_send.served == served
+    view = kernel.parts.store.log.files.file_at(end).view
+    assert (kernel.parts.store.log.end == end) == (b"\0" in last)
+    if kernel.parts.store.log.end == end:
         assert not any(view[end : end + 4096])
 
 
@@ -268,9 +268,9 @@ def test_kernel_and_plain_code_release_few_layouts_alike(twins: Twins, sends: li
     ]
     twins.receive(b"".join(stream))
     kernel, _ = twins.brokers
-    released = kernel.context.releaser.counts["released"]
+    released = kernel.parts.releaser.counts["released"]
     twins.advance(500)
-    assert kernel.context.releaser.counts["released"] == released + len(sends)
+    assert kernel.parts.releaser.counts["released"] == released + len(sends)
 
 
 @given(limit=st.integers(0, 4), sends=st.lists(st.sampled_from(["50", "1500", "2500", "70000", "140000"]), max_size=40))
@@ -322,9 +322,9 @@ def test_kernel_and_plain_code_reject_disabled_timers_alike(tmp_path: Path, aske
 def test_the_kernel_serves_plain_sends_and_timers(twins: Twins, is_binary: bool) -> None:
     """No such send falls back to the plain code."""
     kernel, _ = twins.brokers
-    assert kernel.context.fast_send is not None
+    assert kernel.parts.fast_send is not None
     twins.receive(_frame("Alpha", ""))  # the plain code creates the topic
-    served = kernel.context.fast_send.served
+    served = kernel.parts.fast_send.served
     for properties in (
         "",
         "TAGS\\u0001TagA\\u0002",
@@ -332,10 +332,10 @@ def test_the_kernel_serves_plain_sends_and_timers(twins: Twins, is_binary: bool)
         "TIMER_DELIVER_MS\\u00011700000009000\\u0002",
     ):
         twins.receive(_frame("Alpha", properties, is_binary=is_binary) * 3)
-    assert kernel.context.fast_send.served == served + 12
-    released = kernel.context.releaser.counts["released"]
+    assert kernel.parts.fast_send.served == served + 12
+    released = kernel.parts.releaser.counts["released"]
     twins.advance(60)
-    assert kernel.context.releaser.counts["released"] == released + 3
+    assert kernel.parts.releaser.counts["released"] == released + 3
 
 
 @pytest.mark.parametrize("kind", ["JSON", "binary", "batch"])
@@ -344,12 +344,12 @@ def test_the_kernel_enforces_the_send_limit_of_a_round(tmp_path: Path, kind: str
     twins = Twins(tmp_path, send_thread_pool_queue_capacity=5)
     try:
         kernel, _ = twins.brokers
-        assert kernel.context.fast_send is not None
+        assert kernel.parts.fast_send is not None
         twins.receive(_frame("Alpha", ""))
-        served = kernel.context.fast_send.served
+        served = kernel.parts.fast_send.served
         one = _batch(3, KEY + WAIT) if kind == "batch" else _frame("Alpha", "", is_binary=kind == "binary")
         twins.receive(one * 8)
-        assert kernel.context.fast_send.served == served + 5
+        assert kernel.parts.fast_send.served == served + 5
         assert twins.codes == [ResponseCode.SUCCESS] * 5 + [ResponseCode.SYSTEM_BUSY] * 3
     finally:
         twins.close()
@@ -363,13 +363,13 @@ def test_every_send_passes_the_hooks(twins: Twins) -> None:
         return None
 
     kernel, _ = twins.brokers
-    assert kernel.context.fast_send is not None
+    assert kernel.parts.fast_send is not None
     twins.receive(_frame("Alpha", ""))
     for broker in twins.brokers:
-        broker.context.hooks.register_topic_authority(authority)
-    served = kernel.context.fast_send.served
+        broker.parts.hooks.register_topic_authority(authority)
+    served = kernel.parts.fast_send.served
     twins.receive(_frame("Alpha", "") * 3 + _batch(2, KEY + WAIT))
-    assert kernel.context.fast_send.served == served and seen == ["Alpha"] * 8
+    assert kernel.parts.fast_send.served == served and seen == ["Alpha"] * 8
 
 
 @pytest.mark.parametrize(
@@ -378,37 +378,35 @@ def test_every_send_passes_the_hooks(twins: Twins) -> None:
 def test_plain_code_serves_sends_with_a_missing_or_long_key(twins: Twins, key: str) -> None:
     """The plain code serves a send with no unique key or a long one, also if the answer waits for the disk."""
     kernel, _ = twins.brokers
-    assert kernel.context.fast_send is not None
+    assert kernel.parts.fast_send is not None
     twins.receive(_binary_frame("Alpha", f"{KEY}{WAIT}"))
-    served = kernel.context.fast_send.served
+    served = kernel.parts.fast_send.served
     twins.receive(_binary_frame("Alpha", f"{key}{WAIT}"))
-    assert kernel.context.fast_send.served == served
+    assert kernel.parts.fast_send.served == served
 
 
 @pytest.mark.parametrize("text", ['q"q', "back\\slash", "TAGS\x01a\x07\x02", "k\x01é\x02", ""])
 def test_plain_code_serves_unusual_properties_of_a_binary_header(twins: Twins, text: str) -> None:
     """The plain code serves properties that an answer would have to escape."""
     kernel, _ = twins.brokers
-    assert kernel.context.fast_send is not None
+    assert kernel.parts.fast_send is not None
     twins.receive(_frame("Alpha", "", is_binary=True))
-    served = kernel.context.fast_send.served
+    served = kernel.parts.fast_send.served
     twins.receive(_binary_frame("Alpha", f"UNIQ_KEY\x01{text}\x02{text}"))
-    assert kernel.context.fast_send.served == served
+    assert kernel.parts.fast_send.served == served
 
 
 def test_the_kernel_releases_messages_of_blocks(twins: Twins) -> None:
     kernel, _ = twins.brokers
-    assert kernel.context.fast_send is not None
+    assert kernel.parts.fast_send is not None
     twins.receive(_frame("Alpha", ""))
-    served = kernel.context.fast_send.served
+    served = kernel.parts.fast_send.served
     for _ in range(3):
         twins.receive(_frame("Alpha", "delayInSeconds\\u00011\\u0002TAGS\\u0001TagA\\u0002"))
-    assert kernel.context.fast_send.served == served
-    with mock.patch.object(
-        kernel.context.releaser, "_append_one", side_effect=AssertionError("left to the plain code")
-    ):
+    assert kernel.parts.fast_send.served == served
+    with mock.patch.object(kernel.parts.releaser, "_append_one", side_effect=AssertionError("left to the plain code")):
         twins.advance(1000)
-    assert kernel.context.releaser.counts["released"] == 3
+    assert kernel.parts.releaser.counts["released"] == 3
 
 
 PAIRS = {
@@ -449,8 +447,8 @@ def test_kernel_and_plain_code_release_records_parked_again_alike(
             _park(twins, topic, pairs, has_origin=has_origin, has_end=has_end)
         twins.advance(400)
         kernel, plain = twins.brokers
-        assert kernel.context.releaser.counts == plain.context.releaser.counts
-        assert kernel.context.releaser.counts["released"] == len(parked)
+        assert kernel.parts.releaser.counts == plain.parts.releaser.counts
+        assert kernel.parts.releaser.counts["released"] == len(parked)
     finally:
         twins.close()
 
@@ -464,11 +462,9 @@ def test_the_kernel_releases_records_parked_again(twins: Twins, topic: str) -> N
     due = [("REAL_TOPIC", "Alpha"), ("REAL_QID", "1"), ("__WMQ_DUE", f"{START_MS + 300:013d}")]
     for _ in range(5):
         _park(twins, topic, [("TAGS", "A"), *due, *again], has_origin=True, has_end=True)
-    with mock.patch.object(
-        kernel.context.releaser, "_append_one", side_effect=AssertionError("left to the plain code")
-    ):
+    with mock.patch.object(kernel.parts.releaser, "_append_one", side_effect=AssertionError("left to the plain code")):
         twins.advance(400)
-    assert kernel.context.releaser.counts["released"] == 5
+    assert kernel.parts.releaser.counts["released"] == 5
 
 
 @pytest.mark.parametrize("kind", [{"TIMER_DELAY_MS": "300"}, {"DELAY": "1"}, {"delayInSeconds": "1"}])
@@ -478,18 +474,18 @@ def test_records_of_long_topics_are_released_alike(twins: Twins, kind: dict[str,
     topic = RETRY_PREFIX + "g" * (topic_bytes - len(RETRY_PREFIX))
     kernel, _ = twins.brokers
     twins.receive(_frame(topic, ""))
-    with mock.patch.object(kernel.context.releaser, "_append_one", wraps=kernel.context.releaser._append_one) as plain:
+    with mock.patch.object(kernel.parts.releaser, "_append_one", wraps=kernel.parts.releaser._append_one) as plain:
         for _ in range(3):
             twins.receive(_frame(topic, "".join(f"{name}\\u0001{value}\\u0002" for name, value in kind.items())))
         twins.advance(1500)
-    assert kernel.context.releaser.counts["released"] == 3
+    assert kernel.parts.releaser.counts["released"] == 3
     assert plain.call_count == (0 if topic_bytes == 127 else 3)
 
 
 def _park(twins: Twins, topic: str, pairs: list[tuple[str, str]], *, has_origin: bool, has_end: bool) -> None:
     """Append a parked record to both brokers. Without `has_end` it lacks the final separator, as Apache's do."""
     for broker in twins.brokers:
-        store = broker.context.store
+        store = broker.parts.store
         message = Message(topic, 0, b"body", dict(pairs), born_ms=Millis(START_MS))
         encoded = props.encode(message.properties)
         if has_origin:

@@ -215,17 +215,17 @@ def test_kernel_and_plain_code_release_levels_alike(
             for i in range(3):
                 properties = {name: "1" if name == "DELAY" else f"{name}{i}" for name in names}
                 assert harness.send("T", b"%d" % i, properties=properties).code == 0
-            if harness.broker.context.fast_send is not None:
-                bulk = harness.broker.context.releaser._bulk
+            if harness.broker.parts.fast_send is not None:
+                bulk = harness.broker.parts.releaser._bulk
                 assert bulk is not None
-                harness.broker.context.releaser._bulk = lambda refs, now_ms: (
+                harness.broker.parts.releaser._bulk = lambda refs, now_ms: (
                     served.append(bulk(refs, now_ms)) or served[-1]
                 )
             harness.advance(1100)
             records = harness.read_queue("T")
             assert [record.message.body for record in records] == [b"0", b"1", b"2"]
             assert all(record.message.properties["DELAY"] == "1" for record in records)
-            log = harness.broker.context.store.log
+            log = harness.broker.parts.store.log
             return bytes(log.read(log.start, log.end))
 
     compiled, by_hand = both_ways(plain, run)
@@ -295,6 +295,6 @@ def _log_of_three_files(folders: pytest.TempPathFactory) -> CommitLog:
         for i in range(500):
             harness.send("T", b"x" * (1 + i % 300))
         _SPANS.extend((record.position, record.size) for record in harness.read_queue("T"))
-        _logs.append(harness.broker.context.store.log)
+        _logs.append(harness.broker.parts.store.log)
         assert len(_SPANS) == 500 and _SPANS[-1][0] > 2 << 16
     return _logs[0]

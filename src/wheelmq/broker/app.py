@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wheelmq.broker import handlers as _handlers  # registers every handler
 from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.broker import Broker, open_broker
 from wheelmq.broker.hooks import Hooks
@@ -37,8 +36,6 @@ CROWD = 20_000
 MEMORY_CHECK_MS = 5000
 """Time between two checks for freed memory."""
 log = logging.getLogger(__name__)
-
-assert _handlers
 
 
 class BrokerApp:
@@ -85,7 +82,7 @@ class BrokerApp:
             sockets=_socket_options(self.settings.broker),
             after_tick=self._after_tick,
         )
-        self.registration = Registrar(self.settings, self.broker.context.topics, self.broker.context.clock)
+        self.registration = Registrar(self.settings, self.broker.parts.topics, self.broker.parts.clock)
         await self._server.listen(self.settings.broker.listen_host, self.settings.broker.listen_port)
         if self.settings.connections.fast_port:
             await self._listen_fast()
@@ -93,7 +90,7 @@ class BrokerApp:
             from wheelmq.broker.exporter import Exporter  # only this exporter loads its library
 
             host, port = self.settings.metrics.prom_host, self.settings.metrics.prom_port
-            self.exporter = Exporter(self.broker.context, loop, host, port)
+            self.exporter = Exporter(self.broker.parts.metric_sources, loop, host, port)
         self._add_memory_tasks(self.broker, workers)
         self.registration.start()
         gc.collect()
@@ -101,17 +98,17 @@ class BrokerApp:
 
     def _add_memory_tasks(self, broker: Broker, workers: Workers) -> None:
         """Collect garbage at quiet times, and return freed memory to the system."""
-        freed_memory, collections = FreedMemory(), Collections(broker.context.clock.monotonic)
+        freed_memory, collections = FreedMemory(), Collections(broker.parts.clock.monotonic)
         interval_ms = int(COLLECTION_S * 1000)
 
         def poll_collections() -> None:
-            collections.poll(is_crowded=len(broker.context.holds) > CROWD)
+            collections.poll(is_crowded=len(broker.parts.holds) > CROWD)
 
         def trim() -> None:
             run_in_background(freed_memory.trim_job(), workers.reading)
 
-        broker.tasks.add(every("garbage collection", interval_ms, poll_collections, broker.context.clock))
-        broker.tasks.add(every("freed memory", MEMORY_CHECK_MS, trim, broker.context.clock))
+        broker.tasks.add(every("garbage collection", interval_ms, poll_collections, broker.parts.clock))
+        broker.tasks.add(every("freed memory", MEMORY_CHECK_MS, trim, broker.parts.clock))
 
     async def _listen_fast(self) -> None:
         """Listen on the fast port too (RocketMQ: fastRemotingServer).
@@ -147,13 +144,13 @@ class BrokerApp:
         if self.broker is None or self.registration is None:
             return  # the start is not over
         self.registration.poll()
-        if self.broker.context.health.failure is not None:
+        if self.broker.parts.health.failure is not None:
             self.stopped.set()
 
     async def stop(self) -> None:
         """Stop cleanly: take no new requests, and write everything to disk."""
         if self.broker is not None:
-            self.broker.context.admission.stop()
+            self.broker.parts.admission.stop()
         if self.exporter is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.exporter.close)
         if self.registration is not None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wheelmq.broker.context import Context
+from wheelmq.broker.engine import Engine
 from wheelmq.delay.blocks.search import END
 from wheelmq.delay.delivery_state import KeyQuery
 from wheelmq.formats.disk import properties as props
@@ -37,18 +37,18 @@ def is_in_block(offset: int) -> bool:
     return stream_kind(origin_stream(Origin(offset))) == KIND_BLOCK
 
 
-def view(context: Context, origin: Origin) -> bytes | None:
+def view(engine: Engine, origin: Origin) -> bytes | None:
     """Return the record of a message that was put into a block; None if the block or the message does not exist."""
-    record = context.generations.of(origin).record_of(origin)
-    return None if record is None else _shown(context, origin, record)
+    record = engine.generations.of(origin).record_of(origin)
+    return None if record is None else _shown(engine, origin, record)
 
 
-def _shown(context: Context, origin: Origin, record: Record) -> bytes:
+def _shown(engine: Engine, origin: Origin, record: Record) -> bytes:
     """Encode the record of a block as one of the message's own topic."""
     properties = record.message.properties
     topic, queue_id = properties.get(props.REAL_TOPIC, ""), java_int(properties.get(props.REAL_QID, "")) or 0
-    real_queue = context.store.real_queue(properties)
-    end = context.store.queues[real_queue].end if real_queue >= 0 else QueueOffset(0)
+    real_queue = engine.store.real_queue(properties)
+    end = engine.store.queues[real_queue].end if real_queue >= 0 else QueueOffset(0)
     return encode_record(
         msgspec.structs.replace(record.message, topic=topic, queue_id=queue_id),
         props.encode(properties),
@@ -66,20 +66,20 @@ class KeySearch:
     the blocks, off the loop. `is_over` says when that search has ended.
     """
 
-    def __init__(self, context: Context, asked: KeyQuery, *, is_unique: bool) -> None:
-        self._context = context
+    def __init__(self, engine: Engine, asked: KeyQuery, *, is_unique: bool) -> None:
+        self._engine = engine
         self._asked = asked
         self._looks = 0
-        self.is_over = is_unique or not asked.key or not context.block_scheduler.waiting
+        self.is_over = is_unique or not asked.key or not engine.block_scheduler.waiting
         hashed = key_hash(delete_key(asked.topic, asked.key))
-        self._origins = {origin for origin in context.timer.pending.keys.find(hashed) if is_in_block(origin)}
+        self._origins = {origin for origin in engine.timer.pending.keys.find(hashed) if is_in_block(origin)}
         if not self.is_over:
             self._begin_search(Origin(0))
 
     def _begin_search(self, place: Origin) -> None:
         """Begin the next step. End the search after LOOKS_MAX steps, or if too many other searches run."""
         self._looks += 1
-        if self._looks > LOOKS_MAX or not self._context.searches.begin(self._asked.key, place, self._take):
+        if self._looks > LOOKS_MAX or not self._engine.searches.begin(self._asked.key, place, self._take):
             self.is_over = True
 
     def _take(self, result: Any) -> None:
@@ -96,9 +96,9 @@ class KeySearch:
     def records(self, begin_ms: int, end_ms: int) -> Iterator[bytes]:
         """Yield the found records that were stored from `begin_ms` to `end_ms` and are pending, ordered by origin."""
         for origin in sorted(self._origins):
-            generation = self._context.generations.of(origin)
-            record = None if origin in self._context.timer.pending.done else generation.record_of(origin)
+            generation = self._engine.generations.of(origin)
+            record = None if origin in self._engine.timer.pending.done else generation.record_of(origin)
             if record is None or not begin_ms <= record.store_ms <= end_ms:
                 continue
             if self._asked.has(record.message.properties):
-                yield _shown(self._context, origin, record)
+                yield _shown(self._engine, origin, record)

@@ -12,17 +12,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from random import Random
-from typing import Final
 
 import numpy as np
 
 from wheelmq.broker.admission.store_health import RETRY_MS
 from wheelmq.broker.connection import Connection
-from wheelmq.broker.context import Context
 from wheelmq.broker.dispatch import Dispatch
 from wheelmq.broker.fast.warm import warm
 from wheelmq.broker.fast_send import SENDS
+from wheelmq.broker.handlers import bind_handlers
 from wheelmq.broker.hooks import Hooks
+from wheelmq.broker.parts import Parts
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.steps import FAILED_STEP_MS
 from wheelmq.broker.task_list import TaskList, TickTime
@@ -35,22 +35,28 @@ from wheelmq.system.workers import Workers
 
 log = logging.getLogger(__name__)
 
-CHORES: Final = "chores"
-TIMER_CHORES: Final = "timer chores"
-"""Names that several tasks share in the log and in the metrics."""
 ROUNDS_MS = 2
 """Maximum milliseconds between ticks while rounds run. A tick has 21 steps and does not follow each round."""
 
 
 class Broker:
-    """One broker: its rounds and ticks. The parts that do the work are in `context`."""
+    """One broker: its rounds and ticks. The parts that do the work are in `parts`."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.dispatch = Dispatch(context)
-        self.tasks = TaskList(broker_tasks(context), context.steps)
-        self._clock, self._health, self._records = context.clock, context.health, context.records
-        self._ticks, self._steps = context.ticks, context.steps
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.dispatch = Dispatch(
+            bind_handlers(parts),
+            clock=parts.clock,
+            calls=parts.calls,
+            hooks=parts.hooks,
+            overload=parts.overload,
+            health=parts.health,
+            failed_puts=parts.failed_puts,
+            counts=parts.request_counts,
+        )
+        self.tasks = TaskList(broker_tasks(parts), parts.steps)
+        self._clock, self._health, self._records = parts.clock, parts.health, parts.records
+        self._ticks, self._steps = parts.ticks, parts.steps
         self._received = 0
         """Bytes received since the last tick."""
         self._served_s = 0.0
@@ -70,7 +76,7 @@ class Broker:
         at = 0
         try:
             while at < end and connection.is_open and not connection.must_wait:
-                fast = self.context.fast_send if connection.sends else None
+                fast = self.parts.fast_send if connection.sends else None
                 if fast is not None:
                     at = fast.serve(connection, np.frombuffer(buffer, np.uint8), at, end)
                 stop = frame.frame_end(buffer, at, end)
@@ -78,7 +84,7 @@ class Broker:
                     break
                 command = frame.decode(buffer, at, stop)
                 connection.sends = command.code in SENDS
-                if connection.sends and fast is not self.context.fast_send:
+                if connection.sends and fast is not self.parts.fast_send:
                     continue  # the kernel has not seen it
                 self.dispatch.take(connection, command)
                 at = stop
@@ -92,9 +98,9 @@ class Broker:
 
     def connection_lost(self, connection: Connection) -> None:
         """Remove a closed connection from all tables."""
-        self.context.holds.drop(connection)
-        self.context.calls.drop(connection)
-        self.context.member_changes.note_left(self.context.clients.lose(connection))
+        self.parts.holds.drop(connection)
+        self.parts.calls.drop(connection)
+        self.parts.member_changes.note_left(self.parts.clients.lose(connection))
 
     def end_round(self) -> bool:
         """Finish the round of reading. Returns whether a tick is due. Does nothing once the broker has failed."""
@@ -106,9 +112,9 @@ class Broker:
             self._ticks.forget()  # only a part of a frame came: the sender causes its delay
         if self._health.failure is not None:
             return True  # the tick answers the requests that wait for the disk
-        near_ms = self.context.timer.pending.next_near_ms()
+        near_ms = self.parts.timer.pending.next_near_ms()
         is_near = near_ms is not None and near_ms <= self._clock.now_ms()
-        is_due = self.context.flush.is_asked_for() or self._clock.monotonic_ms() >= self._tick_due_ms
+        is_due = self.parts.flush.is_asked_for() or self._clock.monotonic_ms() >= self._tick_due_ms
         return is_near or is_due or self._records.has_failed
 
     def _finish_round(self) -> None:
@@ -123,7 +129,7 @@ class Broker:
     def tick(self) -> None:
         """Run the tasks. Once the broker has failed, only answer the requests that wait for the disk."""
         if self._health.failure is not None:
-            self.context.flush.cancel_waiting()
+            self.parts.flush.cancel_waiting()
             return
         self._ticks.begin()
         self._steps.begin()
@@ -133,13 +139,13 @@ class Broker:
         self._end(worked=bool(count or self._received or self._has_served))
         self._has_served = False
         if self._health.failure is not None:
-            self.context.flush.cancel_waiting()  # the process may stop before the next tick
+            self.parts.flush.cancel_waiting()  # the process may stop before the next tick
 
     def _end(self, *, worked: bool) -> None:
         if self._records.has_failed and self._records.has_records:
             return  # messages of this round are not in their queues, so the round goes on
         self._ticks.end(worked=worked)
-        self.context.overload.end_round()
+        self.parts.overload.end_round()
         self._received = 0
 
     def next_tick_ms(self) -> int:
@@ -154,7 +160,7 @@ class Broker:
         return max(0, self._tick_due_ms - self._clock.monotonic_ms())
 
     def _wait_ms(self) -> int:
-        if self._health.rejection is not None and (self.context.releaser.has_more() or self._records.has_records):
+        if self._health.rejection is not None and (self.parts.releaser.has_more() or self._records.has_records):
             return RETRY_MS  # the store takes nothing now
         now = TickTime(self._clock.now_ms(), self._clock.monotonic_ms())
         next_ms = self.tasks.next_ms(now)
@@ -184,7 +190,7 @@ def open_broker(
     `shell_figures` returns the counters of the sockets, by name.
     """
     warm(log.warning)
-    parts = Context(
+    parts = Parts(
         settings,
         disk=disk,
         clock=clock,

@@ -1,30 +1,17 @@
-"""The parts of a broker, composed. Handlers, metrics and the list of tasks see them, and nothing of the broker."""
+"""What most handlers use. A handler that needs another part names it (`handler_table`)."""
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
-from typing import Final
 
 from wheelmq.broker.admission.failed_puts import FailedPuts
-from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
-from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.calls import Calls
-from wheelmq.broker.count_audit import CountAudit
-from wheelmq.broker.fast_release import FastRelease
-from wheelmq.broker.fast_send import FastSend
-from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.hooks import Hooks
-from wheelmq.broker.index_pacing import IndexPacing
-from wheelmq.broker.member_changes import MemberChanges
 from wheelmq.broker.new_queues import NewQueues
-from wheelmq.broker.opening import open_engine
-from wheelmq.broker.record_dispatch import RecordDispatch
-from wheelmq.broker.schema import BROKER
+from wheelmq.broker.puts import Puts
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.slices import Slices
 from wheelmq.broker.state.clients import Clients
@@ -34,213 +21,52 @@ from wheelmq.broker.state.groups import Groups
 from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.statistics import BrokerStats
-from wheelmq.broker.steps import Steps
-from wheelmq.broker.table_saves import TableSaves
-from wheelmq.broker.timer_progress import TimerRates
-from wheelmq.broker.timer_stops import TimerStops
-from wheelmq.broker.topic_arrays import TopicArrays
-from wheelmq.broker.transactions.checks import TransactionChecks
-from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
-from wheelmq.broker.transactions.transactions import Transactions
-from wheelmq.broker.turns.coordinator import TurnCoordinator
-from wheelmq.broker.turns.opening import open_turns
-from wheelmq.config.changes import Configuration, Origin
-from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.levels.offsets import DelayOffsets
-from wheelmq.delay.park import ParkSettings
-from wheelmq.delay.prefetch import BlockPrefetcher, Prefetcher
-from wheelmq.delay.release import Releaser
-from wheelmq.delay.snapshots import Snapshots
-from wheelmq.delay.timer.log_preallocator import TimerLogPreallocator
-from wheelmq.delay.timer.metrics import TimerMetricsTable
-from wheelmq.formats.kernels import jit
-from wheelmq.formats.units import LogPosition
-from wheelmq.observe.ticks import Ticks
-from wheelmq.store.expiry import Expiry
-from wheelmq.store.preallocator import Preallocator
+from wheelmq.store.store import Store
 from wheelmq.system.clock import Clock
-from wheelmq.system.disk import Disk
-from wheelmq.system.unique_ids import UniqueIds
 from wheelmq.system.workers import Workers
 
-log = logging.getLogger(__name__)
 
-CHORES: Final = "chores"
-TIMER_CHORES: Final = "timer chores"
-"""Names that several tasks share in the log and in the metrics."""
-ROUNDS_MS = 2
-"""Maximum milliseconds between ticks while rounds run. A tick has 21 steps and does not follow each round."""
-
-
+@dataclass(frozen=True, slots=True)
 class Context:
-    """The parts of one broker. Each part takes what it uses; only this class knows all of them."""
+    """The parts that handlers share."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        *,
-        disk: Disk,
-        clock: Clock,
-        workers: Workers,
-        randomness: Random,
-        origin: Origin | None = None,
-        hooks: Hooks | None = None,
-        shell_figures: Callable[[], dict[str, int]] = dict,
-    ) -> None:
-        """Open the store and compose the parts. `shell_figures` returns the counters of the sockets, by name."""
-        self.hooks = hooks or Hooks()
-        self.settings, self.clock = settings, clock
-        self.health = StoreHealth(clock)
-        self.disk, self.workers, self.randomness = disk, workers, randomness
-        self.park_settings = ParkSettings(settings.timer, settings.levels.levels_ms)
-        self.configuration = Configuration(
-            BROKER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
-        )
-        self.engine, recovered_ends = open_engine(settings, disk=disk, clock=clock, workers=workers)
-        self.store, self.timer, self.block_scheduler = self.engine.store, self.engine.timer, self.engine.block_scheduler
-        self.generations, self.searches, self.index = self.engine.generations, self.engine.searches, self.engine.index
-        self.paths, self.host = self.store.paths, self.engine.host
-        self._open_tables()
-        self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
-        self.snapshots = self._open_snapshots()
-        self.delay_offsets = self._open_delay_offsets()
-        self.preallocator = self._open_preallocator()
-        self.expiry = self._open_expiry()
-        self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings.flush, self.health)
-        self.holds, self.calls = Holds(clock), Calls()
-        self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings.consumers)
-        topic_arrays = TopicArrays(self.topics, self.store.queues, settings) if jit.available() else None
-        fast_release = None if topic_arrays is None else FastRelease(self.store, self.generations, topic_arrays)
-        self.releaser = Releaser(self.store, self.timer, self.generations, fast_release)
-        self.index_pacing = None if self.index is None else IndexPacing(self.index, self.releaser, self.store)
-        self.boot_ms = clock.now_ms()
-        self.request_counts: Counter[str] = Counter()
-        """Requests by outcome: `served`, `failed`, `unsupported` (served by the default processor), and those that
-        the overload guard rejected: `rejected`, `overloaded`, `timed_out`."""
-        self.ticks, self.steps = Ticks(clock), Steps(clock.monotonic)
-        self.pipeline = self._open_turns()
-        self.overload = OverloadGuard(settings, self.health, clock, self.ticks)
-        self.admission = Admission(settings, self.health, clock, self.ticks, disk, self.paths)
-        self.shell_figures = shell_figures
-        self.table_saves = TableSaves(
-            self.topics, self.groups, self.consumer_offsets, self.consumer_filters, workers.background
-        )
-        self.stats = BrokerStats(self.store, self.topics, settings.broker.cluster)
-        self.failed_puts = FailedPuts(settings, self.health, disk, self.paths, self.stats)
-        self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
-        """None when kernels are off: the plain code then serves every frame."""
-        self.slices = Slices(self.clock, self.holds, lambda: self.settings.requests.response_timeout_ms)
-        self._open_timer_upkeep()
-        self.transactions = self._open_transactions(recovered_ends)
-        self.transaction_checks = TransactionChecks(
-            self.transactions, self.store, settings, self.clients, self.calls, self.admission.rejection
-        )
-        self.records = RecordDispatch(self.engine, self.stats, self.holds, self.health, self.steps)
-
-    def _open_timer_upkeep(self) -> None:
-        """Compose the parts that keep the timer's counts, files and records ready."""
-        settings, workers = self.settings, self.workers
-        self.timer_metrics, self.timer_rates = TimerMetricsTable(self.timer), TimerRates(self.timer, self.releaser)
-        self.count_audit = CountAudit(self.timer, self.generations, self.timer_metrics, settings, workers.reading)
-        self.prefetcher = Prefetcher(self.timer, workers.reading) if settings.timer.warm_enable else None
-        self.block_prefetcher = BlockPrefetcher(self.block_scheduler, workers.reading)
-        self.timer_log_preallocator = TimerLogPreallocator(
-            self.timer.log,
-            workers.background,
-            workers.populating,
-            self.clock,
-            creates_files=settings.store.log_files_ahead > 0,
-        )
-        self.timer_stops = TimerStops(self.timer, settings)
-
-    def _open_tables(self) -> None:
-        settings, disk, tables = self.settings, self.disk, self.workers.tables
-        self.topics = Topics(disk, self.paths, self.clock, settings, tables)
-        self.groups = Groups(disk, self.paths, self.clock, settings.consumers, tables)
-        self.new_queues = NewQueues(self.store.queues)
-        self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
-        self.consumer_filters = ConsumerFilters(disk, self.paths, self.clock, settings.consumers)
-        self.clients = Clients()
-        self.locks = QueueLocks(settings.consumers.lock_expiry_ms)
-
-    def _open_fast_send(self, arrays: TopicArrays) -> FastSend:
-        return FastSend(
-            self.store,
-            self.timer.congestion,
-            arrays,
-            self.settings,
-            self.flush,
-            admission=self.admission,
-            overload=self.overload,
-            hooks=self.hooks,
-            put_times=self.stats.put_times,
-        )
-
-    def _open_snapshots(self) -> Snapshots:
-        return Snapshots(
-            self.store,
-            self.timer,
-            self.block_scheduler,
-            self.index,
-            self.workers.background,
-            hides_nothing=lambda: not self.transactions.has_unsaid_ends,
-        )
-
-    def _open_delay_offsets(self) -> DelayOffsets:
-        interval_ms = self.settings.levels.flush_interval_ms
-        return DelayOffsets(self.store, self.timer.pending.levels.offsets, self.workers.background, interval_ms)
-
-    def _open_preallocator(self) -> Preallocator:
-        count, is_warm = self.settings.store.log_files_ahead, self.settings.store.log_files_warm
-        return Preallocator(
-            self.store.log, self.workers.background, self.workers.populating, self.clock, count, is_warm=is_warm
-        )
-
-    def _open_expiry(self) -> Expiry:
-        def needed_from() -> LogPosition:
-            return min(self.generations.needed_from(), self.transactions.needed_from())
-
-        return Expiry(self.store, self.index, self.settings.expiry, needed_from, self.workers.background)
-
-    def _open_turns(self) -> TurnCoordinator:
-        return open_turns(
-            self.store,
-            self.timer,
-            self.block_scheduler,
-            self.settings,
-            workers=self.workers,
-            randomness=self.randomness,
-            health=self.health,
-            holds=self.holds,
-            steps=self.steps,
-            want_flush=self.flush.want,
-            has_burst=self.releaser.has_burst,
-            earliest_in_hand_ms=self.releaser.earliest_in_hand_ms,
-        )
-
-    def _open_transactions(self, recovered_ends: RecoveredEnds) -> Transactions:
-        return Transactions(
-            self.store,
-            self.topics,
-            self.consumer_offsets,
-            self.settings,
-            recovered_ends,
-            self.workers.background,
-            is_snapshot_due=self.snapshots.is_due,
-        )
-
-    @property
-    def blocks(self) -> Blocks:
-        return self.block_scheduler.blocks
-
-    def _settings_changed(self, fields: frozenset[str]) -> None:
-        """Update the parts that keep copies of settings. The other parts read a setting when they need it."""
-        self.admission.check_disk()
-        if self.fast_send is not None:
-            self.fast_send.take_settings()
-        if "auto_create_topic" in fields:
-            self.topics.add_model()
-        if fields & {"timer_stop_enqueue", "timer_stop_dequeue"}:
-            self.timer_stops.take_settings()
-        if fields & {"auto_create_topic", "broker_permission"}:
-            self.topics.renew_version()
+    settings: BrokerSettings
+    """The settings in force. Some change at run time."""
+    clock: Clock
+    """The time of the machine, or of a test."""
+    randomness: Random
+    """The choice of a queue for a message without one."""
+    workers: Workers
+    """The threads for work that would block the loop."""
+    store: Store
+    """The commit log and the consume queues."""
+    puts: Puts
+    """The way of a message into the store."""
+    admission: Admission
+    """Whether sends are accepted now."""
+    failed_puts: FailedPuts
+    """The answers to failed puts."""
+    new_queues: NewQueues
+    """The queues that wait for their turn to be opened."""
+    holds: Holds
+    """The requests whose answers come later."""
+    slices: Slices
+    """The answers that need more than one tick."""
+    calls: Calls
+    """The requests of the broker to its clients."""
+    hooks: Hooks
+    """The functions of the operator around requests, sends and pulls."""
+    stats: BrokerStats
+    """The counters per topic and per group."""
+    topics: Topics
+    """The configurations of topics (RocketMQ: topics.json)."""
+    groups: Groups
+    """The configurations of consumer groups (RocketMQ: subscriptionGroup.json)."""
+    consumer_offsets: ConsumerOffsets
+    """The queue offsets that groups have consumed up to (RocketMQ: consumerOffset.json)."""
+    consumer_filters: ConsumerFilters
+    """The subscriptions by expression (RocketMQ: consumerFilter.json)."""
+    clients: Clients
+    """The connected members of producer and consumer groups."""
+    locks: QueueLocks
+    """The queues that clients have locked to consume them in order."""

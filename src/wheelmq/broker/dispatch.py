@@ -9,31 +9,33 @@ after it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
 from functools import partial
 from typing import Final
 
+from wheelmq.broker.admission.failed_puts import FailedPuts
+from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.put_status import PutFailed
+from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.admission.unsupported_codes import REASONS
 from wheelmq.broker.answers import Answer, Deferred, Given, Known, PeerError, when_known
+from wheelmq.broker.calls import Calls
 from wheelmq.broker.connection import Connection, peer_text
-from wheelmq.broker.context import Context
+from wheelmq.broker.handler_table import BoundHandler
+from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.request import Request
 from wheelmq.delay.timer.turns import LeaseHeld, Stale, TurnRejected
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import BodyError
-from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.command_text import command_text
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import HeaderError
 from wheelmq.store.store import DiskFull
+from wheelmq.system.clock import Clock
 from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
-
-Handler = Callable[[Request, "Context"], Answer]
-
-HANDLERS: dict[int, Handler] = {}
 
 _TURN_ERRORS: Final = {
     LeaseHeld: (ResponseCode.NO_PERMISSION, "LEASE_HELD"),
@@ -43,48 +45,43 @@ _TURN_ERRORS: Final = {
 """Code and first word of the answers that reject a request of the pipeline (docs/formats/turns.md)."""
 
 
-def serves(*codes: RequestCode) -> Callable[[Handler], Handler]:
-    """Register a handler for `codes`."""
-
-    def register(handler: Handler) -> Handler:
-        for code in codes:
-            assert code not in HANDLERS, code
-            HANDLERS[code] = handler
-        return handler
-
-    return register
-
-
-def not_supported(request: Request, context: Context) -> Answer:
-    """The default processor: answer that no handler serves the code."""
-    code = request.command.code
-    context.request_counts["unsupported"] += 1
-    return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=_unsupported(code))
-
-
 class Dispatch:
     """Passes frames to handlers, and answers to connections."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._log = RateLimitedLog(log, context.clock.monotonic)
-        self.default_processor: Handler = not_supported
+    def __init__(
+        self,
+        handlers: dict[int, BoundHandler],
+        *,
+        clock: Clock,
+        calls: Calls,
+        hooks: Hooks,
+        overload: OverloadGuard,
+        health: StoreHealth,
+        failed_puts: FailedPuts,
+        counts: Counter[str],
+    ) -> None:
+        self.handlers = handlers
+        """By request code."""
+        self.default_processor = BoundHandler(self._not_supported, ())
         """Serves the codes that no handler is registered for."""
-        self.counts = context.request_counts
+        self.counts = counts
+        self._calls, self._hooks, self._overload = calls, hooks, overload
+        self._health, self._failed_puts = health, failed_puts
+        self._log = RateLimitedLog(log, clock.monotonic)
 
     def take(self, connection: Connection, command: Command) -> None:
         if command.is_response:
-            self._context.calls.answered(connection, command)
+            self._calls.answered(connection, command)
             return
         connection.last_request = command.code, command.opaque
-        rejection = self._context.overload.rejection(connection, command.code)
+        rejection = self._overload.rejection(connection, command.code)
         if rejection is not None:
             self.counts[rejection.kind] += 1
             if not command.is_oneway:
                 self.answer(connection, command.opaque, Command(code=ResponseCode.SYSTEM_BUSY, remark=rejection.remark))
             return
         request = Request(command, connection)
-        answer = self._serve_with_hooks(request) if self._context.hooks.rpc else self._serve(request)
+        answer = self._serve_with_hooks(request) if self._hooks.rpc else self._serve(request)
         if not command.is_oneway:
             self._deliver(connection, command.code, command.opaque, answer)
 
@@ -102,13 +99,19 @@ class Dispatch:
         connection.send(encode_answer(opaque, answer))
 
     def _serve(self, request: Request) -> Answer:
-        handler = HANDLERS.get(request.command.code, self.default_processor)
+        handler = self.handlers.get(request.command.code, self.default_processor)
         given: Given
         try:
-            given = handler(request, self._context)
+            given = handler.handle(request, *handler.parts)
         except Exception as error:
             given = error
         return self._finish(request, given)
+
+    def _not_supported(self, request: Request) -> Answer:
+        """The default processor: answer that no handler serves the code."""
+        code = request.command.code
+        self.counts["unsupported"] += 1
+        return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=_unsupported(code))
 
     def _finish(self, request: Request, given: Given) -> Answer:
         """Return the answer, or the answer to an exception, and count it once it is known or accepted."""
@@ -116,7 +119,7 @@ class Dispatch:
             return given.then(partial(self._finish, request))
         failed = isinstance(given, Exception)
         answer = self._answer_to(request.connection, request.command, given) if isinstance(given, Exception) else given
-        if request.command.code in HANDLERS or failed:
+        if request.command.code in self.handlers or failed:
             self.counts["failed" if failed else "served"] += 1
         return answer
 
@@ -125,7 +128,7 @@ class Dispatch:
 
         An exception of a hook becomes the answer that the other hooks get.
         """
-        connection, command, hooks = request.connection, request.command, self._context.hooks.rpc
+        connection, command, hooks = request.connection, request.command, self._hooks.rpc
         address = peer_text(connection)
 
         def after(known: Known) -> Command | None:
@@ -160,7 +163,7 @@ class Dispatch:
             case HeaderError() | BodyError():
                 return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
             case DiskFull():
-                self._context.health.reject_sends(f"the disk is full: {error.strerror}")
+                self._health.reject_sends(f"the disk is full: {error.strerror}")
                 remark = "service not available now: the disk is full"
                 return Command(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
         name = type(error).__name__
@@ -170,7 +173,7 @@ class Dispatch:
 
     def _answer_of_put(self, connection: Connection, asked: Command | int, failed: PutFailed) -> Command:
         try:
-            return self._context.failed_puts.answer(failed)
+            return self._failed_puts.answer(failed)
         except OSError as error:
             return self._answer_to(connection, asked, error)
 

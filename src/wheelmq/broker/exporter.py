@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from wheelmq.broker.context import Context
 from wheelmq.broker.metric_families import Families
+from wheelmq.broker.metric_sources import MetricSources
 
 ANSWER_S: Final = 10.0
 """Seconds that a fetch waits for the loop."""
@@ -23,8 +23,8 @@ class Exporter(Collector):
     Raises OSError when the port is taken.
     """
 
-    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
-        self._families = Families(context)
+    def __init__(self, sources: MetricSources, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
+        self._families = Families(sources)
         self._loop = loop
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)

@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from wheelmq.broker.context import Context
+from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.overdue import overdue
 from wheelmq.delay import intake
 from wheelmq.observe.histogram import Histogram
@@ -36,9 +36,9 @@ TICK_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 
 class Families:
     """Creates the families of one broker. The labels of each sample identify the broker."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        settings = context.settings
+    def __init__(self, sources: MetricSources) -> None:
+        self._sources = sources
+        settings = sources.settings
         node = {"cluster": settings.broker.cluster, "node_type": "broker", "node_id": settings.broker.name}
         self._labels = {**node, "storage_type": "local", "storage_medium": "disk"}
 
@@ -55,7 +55,7 @@ class Families:
     # Families ------------------------------------------------------------------------------------------------------
 
     def _store(self) -> Iterator[Metric]:
-        store = self._context.store
+        store = self._sources.engine.store
         log = store.log
         yield self._gauge("rocketmq_storage_size", "Bytes of the log", log.end - log.start)
         yield self._gauge("rocketmq_storage_flush_behind_bytes", "Bytes of the log not on disk", log.end - log.synced)
@@ -64,18 +64,18 @@ class Families:
         )
 
     def _behind(self) -> Iterator[Metric]:
-        context, timer = self._context, self._context.timer
-        oldest_ms = context.pipeline.pace.oldest_unindexed_ms(context.clock.monotonic_ms())
+        sources, timer = self._sources, self._sources.engine.timer
+        oldest_ms = sources.pipeline.pace.oldest_unindexed_ms(sources.clock.monotonic_ms())
         yield self._gauge("rocketmq_timer_enqueue_lag", "Parked and not indexed", timer.queue.end - timer.indexed_to)
         yield self._gauge("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", oldest_ms)
-        found = overdue(context)
+        found = overdue(sources)
         yield self._gauge("rocketmq_timer_dequeue_lag", "Due and not released", found.messages)
         yield self._gauge(
             "rocketmq_timer_dequeue_latency", "How late the first of them is, seconds", found.late_ms / 1000
         )
 
     def _by_topic(self) -> Iterator[Metric]:
-        timer = self._context.timer
+        timer = self._sources.engine.timer
         for name, text, column, kind in (
             ("rocketmq_timing_messages", "Pending", intake.PENDING, GaugeMetricFamily),
             ("rocketmq_timer_enqueue", "Parked since the start", intake.PARKED, CounterMetricFamily),
@@ -83,7 +83,7 @@ class Families:
         ):
             family = kind(name, text, labels=[*self._labels, "topic"])
             for topic, count in sorted(
-                self._context.store.queues.by_topic(timer.pending.counts.table[:, column]).items()
+                self._sources.engine.store.queues.by_topic(timer.pending.counts.table[:, column]).items()
             ):
                 family.add_metric([*self._labels.values(), topic], count)
             yield family
@@ -93,7 +93,7 @@ class Families:
         family = GaugeMetricFamily(
             "wheelmq_waiting_messages", "Pending, by where they wait", labels=[*self._labels, "where"]
         )
-        for where, count in waiting_by_place(self._context).items():
+        for where, count in waiting_by_place(self._sources).items():
             family.add_metric([*self._labels.values(), where], count)
         return family
 
@@ -102,7 +102,7 @@ class Families:
 
         As in Apache RocketMQ, the first slot is that of the present second, and each cancel subtracts one message.
         """
-        wheel, now_ms = self._context.timer.wheel, self._context.clock.now_ms()
+        wheel, now_ms = self._sources.engine.timer.wheel, self._sources.clock.now_ms()
         family = GaugeMetricFamily(
             "rocketmq_timer_message_snapshot", "Indexed, by how far off", labels=[*self._labels, "timer_bound_s"]
         )
@@ -113,22 +113,22 @@ class Families:
         return family
 
     def _own(self) -> Iterator[Metric]:
-        context, timer = self._context, self._context.timer
+        sources, timer = self._sources, self._sources.engine.timer
         yield self._histogram(
             "wheelmq_release_lateness_milliseconds",
             "From the due time of a message to its release",
-            context.releaser.lateness_ms,
+            sources.releaser.lateness_ms,
             LATENESS_MS,
         )
         yield self._histogram(
-            "wheelmq_tick_seconds", "Length of rounds, and of ticks that had work", context.ticks.wall, TICK_S
+            "wheelmq_tick_seconds", "Length of rounds, and of ticks that had work", sources.ticks.wall, TICK_S
         )
         yield self._counter(
-            "wheelmq_tick_step_failures", "Failed steps of rounds and ticks", "step", dict(context.steps.failures)
+            "wheelmq_tick_step_failures", "Failed steps of rounds and ticks", "step", dict(sources.steps.failures)
         )
         armed_by = {**dict.fromkeys(ARMED_BY, 0), **timer.pending.armed_by}
         yield self._counter("wheelmq_timers_armed", "References armed", "by", armed_by)
-        outcomes = {**dict.fromkeys(OUTCOMES, 0), **context.releaser.counts}
+        outcomes = {**dict.fromkeys(OUTCOMES, 0), **sources.releaser.counts}
         yield self._counter("wheelmq_timers_settled", "What became of them", "how", outcomes)
         yield self._total("wheelmq_timers_refused", "Sends for a slot that is too full", timer.congestion.refused)
         yield self._total(
@@ -138,14 +138,14 @@ class Families:
 
     def _pipeline(self) -> Iterator[Metric]:
         """Yield the metrics of turns, and of the broker's work while no turns come."""
-        context, timer = self._context, self._context.timer
-        figures = context.pipeline.figures
+        sources, timer = self._sources, self._sources.engine.timer
+        figures = sources.pipeline.figures
         yield self._counter("wheelmq_turn_rows", "Rows of turns", "what", dict(figures.rows))
         yield self._histogram("wheelmq_turn_seconds", "From plan to commit of a turn", figures.seconds, TURN_S)
         yield self._total("wheelmq_pipeline_turns", "Turns committed", timer.turns.turn)
-        held = timer.turns.is_held(context.clock.monotonic_ms())
+        held = timer.turns.is_held(sources.clock.monotonic_ms())
         yield self._gauge("wheelmq_pipeline_lease_held", "1 when a pipeline holds the lease", int(held))
-        fallback, now_ms = context.pipeline.fallback, context.clock.now_ms()
+        fallback, now_ms = sources.pipeline.fallback, sources.clock.now_ms()
         yield self._gauge(
             "wheelmq_fallback_active", "1 while the broker does the work of the pipeline", int(fallback.is_active)
         )
@@ -163,7 +163,7 @@ class Families:
         yield self._counter("wheelmq_slots_walked", "Slots with units that were read", "by", slots)
 
     def _blocks(self) -> Iterator[Metric]:
-        blocks = self._context.blocks
+        blocks = self._sources.engine.blocks
         yield self._gauge("wheelmq_blocks", "Blocks that are there", len(blocks))
         yield self._gauge("wheelmq_blocks_flush_behind", "Messages of blocks not on disk", blocks.end - blocks.synced)
         family = CounterMetricFamily(
@@ -173,7 +173,7 @@ class Families:
         yield family
 
     def _transactions(self) -> Iterator[Metric]:
-        counts = self._context.transactions.counts
+        counts = self._sources.transactions.counts
         for name, text, by_topic, kind in (
             ("rocketmq_half_messages", "Whose transactions have not ended", counts.waiting(), GaugeMetricFamily),
             ("rocketmq_commit_messages", "Committed since the start", counts.committed, CounterMetricFamily),
@@ -215,10 +215,10 @@ class Families:
         return family
 
 
-def waiting_by_place(context: Context) -> dict[str, int]:
+def waiting_by_place(sources: MetricSources) -> dict[str, int]:
     """Return the number of pending messages in the timer, in level queues and in blocks."""
-    timer = context.timer
-    in_all, in_blocks = int(timer.pending.counts.by_queue.sum()), context.block_scheduler.waiting
+    timer = sources.engine.timer
+    in_all, in_blocks = int(timer.pending.counts.by_queue.sum()), sources.engine.block_scheduler.waiting
     in_levels = timer.pending.levels.count_pending()
     return {"timer": max(0, in_all - in_blocks - in_levels), "level": in_levels, "block": in_blocks}
 

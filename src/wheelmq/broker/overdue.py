@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from wheelmq.broker.context import Context
+from wheelmq.broker.metric_sources import MetricSources
 
 LATE_MS: Final = 1000
 """Lateness from which overdue messages are a problem."""
@@ -17,16 +17,16 @@ class Overdue(NamedTuple):
     late_ms: int
 
 
-def overdue(context: Context) -> Overdue:
+def overdue(sources: MetricSources) -> Overdue:
     """Count overdue messages. Reads tables in memory and the wheel, no record.
 
     A slot counts when all of its due times have passed, less its cancels.
     """
-    timer, now_ms = context.timer, context.clock.now_ms()
-    fires_ms = [now_ms, timer.pending.armed.earliest_ms(), context.releaser.earliest_in_hand_ms()]
+    timer, now_ms = sources.engine.timer, sources.clock.now_ms()
+    fires_ms = [now_ms, timer.pending.armed.earliest_ms(), sources.releaser.earliest_in_hand_ms()]
     if timer.pending.notes.count:
         fires_ms.append(timer.pending.notes.next_fire_ms)
-    count, precision_ms = context.releaser.in_hand(), timer.settings.precision_ms
+    count, precision_ms = sources.releaser.in_hand(), timer.settings.precision_ms
     covered_ms, through_ms = timer.scans.covered_through_ms, timer.wheel.floor_slot(now_ms) - precision_ms
     filled_ms = timer.wheel.first_filled(covered_ms, through_ms)
     if filled_ms is not None:
@@ -40,17 +40,17 @@ def overdue(context: Context) -> Overdue:
     return Overdue(count, now_ms - min(fire_ms for fire_ms in fires_ms if fire_ms is not None))
 
 
-def pipeline_problem(context: Context) -> str:
+def pipeline_problem(sources: MetricSources) -> str:
     """Return why the operator must look at the pipeline, or an empty text.
 
     The dashboard and `wheelmq doctor` show it.
     """
-    found = overdue(context)
+    found = overdue(sources)
     problems = []
-    if context.pipeline.fallback.is_active:
+    if sources.pipeline.fallback.is_active:
         problems.append("the pipeline makes no turn: the broker arms and indexes messages itself")
-    if context.timer.scans.skipped:
-        problems.append(f"{len(context.timer.scans.skipped):,} slots cannot be read, and the broker retries them")
+    if skipped := sources.engine.timer.scans.skipped:
+        problems.append(f"{len(skipped):,} slots cannot be read, and the broker retries them")
     if found.late_ms >= LATE_MS:
         problems.append(f"{found.messages:,} messages are overdue, the first for {found.late_ms / 1000:.1f} s")
     return "; ".join(problems)

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from wheelmq.broker.context import Context
 from wheelmq.broker.metric_families import LATENESS_MS, waiting_by_place
+from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.overdue import overdue
 from wheelmq.broker.statistics import GROUP_GET_NUMS, TOPIC_PUT_NUMS
 
@@ -21,32 +21,32 @@ MINUTES: Final = 60
 TOPICS_MAX: Final = 200
 
 
-def overview(context: Context, topics_max: int) -> dict[str, Any]:
+def overview(sources: MetricSources, topics_max: int) -> dict[str, Any]:
     """Return figures since the start of the broker, with the busiest `topics_max` topics.
 
     Times are in milliseconds since 1970.
     """
-    releaser, turns, late = context.releaser, context.pipeline.figures, overdue(context)
+    releaser, turns, late = sources.releaser, sources.pipeline.figures, overdue(sources)
     lateness = releaser.lateness_ms
     return {
-        "waiting": waiting_by_place(context),
-        "wheel_by_minute": wheel_by_minute(context),
+        "waiting": waiting_by_place(sources),
+        "wheel_by_minute": wheel_by_minute(sources),
         "due_and_not_released": late.messages,
         "overdue_ms": late.late_ms,
         "lateness_ms": {**lateness.summary(), "up_to": [[bound, lateness.count_to(bound)] for bound in LATENESS_MS]},
         "turns": {"rows": dict(turns.rows), "seconds": turns.seconds.summary()},
-        "oldest_unindexed_ms": context.pipeline.pace.oldest_unindexed_ms(context.clock.monotonic_ms()),
-        **topic_figures(context, min(topics_max, TOPICS_MAX)),
+        "oldest_unindexed_ms": sources.pipeline.pace.oldest_unindexed_ms(sources.clock.monotonic_ms()),
+        **topic_figures(sources, min(topics_max, TOPICS_MAX)),
     }
 
 
-def wheel_by_minute(context: Context) -> list[list[int]]:
+def wheel_by_minute(sources: MetricSources) -> list[list[int]]:
     """Return the messages in the wheel by the minute of their slot, from the present minute on.
 
     Each entry has the start of the minute and the number of messages.
     """
-    wheel = context.timer.wheel
-    now_ms = context.clock.now_ms()
+    wheel = sources.engine.timer.wheel
+    now_ms = sources.clock.now_ms()
     first_ms = now_ms // MINUTE_MS * MINUTE_MS
     slots = (first_ms + MINUTES * MINUTE_MS - now_ms) // wheel.precision_ms
     times_ms = (now_ms // wheel.precision_ms + np.arange(slots)) * wheel.precision_ms
@@ -55,18 +55,18 @@ def wheel_by_minute(context: Context) -> list[list[int]]:
     return [[first_ms + i * MINUTE_MS, int(count)] for i, count in enumerate(counts[:MINUTES])]
 
 
-def topic_figures(context: Context, topics_max: int) -> dict[str, Any]:
+def topic_figures(sources: MetricSources, topics_max: int) -> dict[str, Any]:
     """Return the users' topics: all messages that they ever got, and the rates of the last minute.
 
     The samples of the rates are 10 s apart.
     """
-    puts = context.stats.rates(TOPIC_PUT_NUMS)
+    puts = sources.stats.rates(TOPIC_PUT_NUMS)
     gets: dict[str, float] = {}
-    for key, per_second in context.stats.rates(GROUP_GET_NUMS).items():
+    for key, per_second in sources.stats.rates(GROUP_GET_NUMS).items():
         topic = key.partition("@")[0]
         gets[topic] = gets.get(topic, 0.0) + per_second
-    stored = context.store.queues.by_topic(context.store.queues.next_offset)
-    names = [name for name in context.topics.all() if not context.topics.is_system(name)]
+    stored = sources.engine.store.queues.by_topic(sources.engine.store.queues.next_offset)
+    names = [name for name in sources.topics.all() if not sources.topics.is_system(name)]
     chosen = heapq.nsmallest(topics_max, names, key=lambda name: (-puts.get(name, 0.0) - gets.get(name, 0.0), name))
     rows = [
         {

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from wheelmq.broker.background_jobs import run_in_background
-from wheelmq.broker.context import Context
 from wheelmq.broker.count_audit import LOOK_MS
 from wheelmq.broker.index_pacing import IndexPacing
 from wheelmq.broker.member_changes import CLIENTS_EXPIRE_MS
+from wheelmq.broker.parts import Parts
 from wheelmq.broker.record_dispatch import DISPATCH
 from wheelmq.broker.statistics import RATES_SAMPLE_MS
 from wheelmq.broker.store_tasks import store_tasks
@@ -25,48 +25,44 @@ log = logging.getLogger(__name__)
 CHORES: Final = "chores"
 TIMER_CHORES: Final = "timer chores"
 """Names that several tasks share in the log and in the metrics."""
-ROUNDS_MS = 2
-"""Maximum milliseconds between ticks while rounds run. A tick has 21 steps and does not follow each round."""
 
 
-def broker_tasks(context: Context) -> list[TickTask]:
+def broker_tasks(parts: Parts) -> list[TickTask]:
     """Return all tasks of a broker, in their order."""
-    return [*_periodic_tasks(context), *_tick_tasks(context)]
+    return [*_periodic_tasks(parts), *_tick_tasks(parts)]
 
 
-def _periodic_tasks(context: Context) -> list[TickTask]:
+def _periodic_tasks(parts: Parts) -> list[TickTask]:
     """Return the work that ticks do at intervals. An interval of 0 turns it off."""
-    settings, clock, background = context.settings, context.clock, context.workers.background
+    settings, clock, background = parts.settings, parts.clock, parts.workers.background
     audit_ms = LOOK_MS if settings.timer.check_metrics_enable else 0
-    engine = context.store, context.timer, context.block_scheduler, context.expiry
+    engine = parts.store, parts.timer, parts.block_scheduler, parts.expiry
     found: list[tuple[int, Callable[[], object]]] = [
-        (settings.consumers.offsets_persist_ms, context.table_saves.save_offsets),
-        (FILTERS_PERSIST_MS, context.table_saves.save_filters),
-        (CLIENTS_EXPIRE_MS, lambda: context.locks.drop_lapsed(clock.monotonic_ms())),
-        (CLIENTS_EXPIRE_MS, lambda: context.member_changes.drop_silent(clock.monotonic_ms())),
-        *store_tasks(*engine, context.health, context.workers, settings),
-        (settings.expiry.interval_ms, context.admission.check_disk),
-        (SAMPLE_MS, context.stats.sample),
-        (RATES_SAMPLE_MS, context.stats.sample_rates),
-        (TIMER_RATES_SAMPLE_MS, context.timer_rates.sample),
-        (audit_ms, context.count_audit.check_clock),
-        (settings.timer.flush_interval_ms, lambda: run_in_background(context.timer_metrics.save_job(), background)),
-        (settings.timer.progress_log_interval_ms, TimerProgressLog(context.timer, context.releaser).write),
-        (settings.transactions.metrics_interval_ms, context.transactions.save_counts),
+        (settings.consumers.offsets_persist_ms, parts.table_saves.save_offsets),
+        (FILTERS_PERSIST_MS, parts.table_saves.save_filters),
+        (CLIENTS_EXPIRE_MS, lambda: parts.locks.drop_lapsed(clock.monotonic_ms())),
+        (CLIENTS_EXPIRE_MS, lambda: parts.member_changes.drop_silent(clock.monotonic_ms())),
+        *store_tasks(*engine, parts.health, parts.workers, settings),
+        (settings.expiry.interval_ms, parts.admission.check_disk),
+        (SAMPLE_MS, parts.stats.sample),
+        (RATES_SAMPLE_MS, parts.stats.sample_rates),
+        (TIMER_RATES_SAMPLE_MS, parts.timer_rates.sample),
+        (audit_ms, parts.count_audit.check_clock),
+        (settings.timer.flush_interval_ms, lambda: run_in_background(parts.timer_metrics.save_job(), background)),
+        (settings.timer.progress_log_interval_ms, TimerProgressLog(parts.timer, parts.releaser).write),
+        (settings.transactions.metrics_interval_ms, parts.transactions.save_counts),
     ]
     return [every(CHORES, interval_ms, function, clock) for interval_ms, function in found if interval_ms > 0]
 
 
-def _tick_tasks(context: Context) -> list[TickTask]:
+def _tick_tasks(parts: Parts) -> list[TickTask]:
     """Return the work of each tick in its order, and of a clean stop in its order."""
-    run, pending, armed = context.health.run_or_reject, context.timer.pending, context.timer.pending.armed
-    release_s, warm = context.settings.requests.release_slice_ms / 1000, context.prefetcher
+    run, pending, armed = parts.health.run_or_reject, parts.timer.pending, parts.timer.pending.armed
+    release_s, warm = parts.settings.requests.release_slice_ms / 1000, parts.prefetcher
     return [
-        TickTask(
-            CHORES, lambda at: context.table_saves.poll(at.monotonic_ms), lambda at: context.table_saves.next_ms()
-        ),
-        TickTask(CHORES, lambda at: context.new_queues.tick(), lambda at: context.new_queues.next_ms()),
-        TickTask(CHORES, lambda at: context.health.poll(at.monotonic_ms)),
+        TickTask(CHORES, lambda at: parts.table_saves.poll(at.monotonic_ms), lambda at: parts.table_saves.next_ms()),
+        TickTask(CHORES, lambda at: parts.new_queues.tick(), lambda at: parts.new_queues.next_ms()),
+        TickTask(CHORES, lambda at: parts.health.poll(at.monotonic_ms)),
         TickTask(
             "arm near timers",
             lambda at: pending.arm_near(at.wall_ms),
@@ -74,97 +70,95 @@ def _tick_tasks(context: Context) -> list[TickTask]:
         ),
         TickTask(
             "blocks",
-            lambda at: context.block_scheduler.tick(at.wall_ms),
-            lambda at: at.after_wall_ms(context.block_scheduler.next_ms()),
+            lambda at: parts.block_scheduler.tick(at.wall_ms),
+            lambda at: at.after_wall_ms(parts.block_scheduler.next_ms()),
         ),
-        TickTask(TIMER_CHORES, lambda at: context.timer_log_preallocator.poll()),
-        TickTask(TIMER_CHORES, lambda at: context.block_prefetcher.poll()),
+        TickTask(TIMER_CHORES, lambda at: parts.timer_log_preallocator.poll()),
+        TickTask(TIMER_CHORES, lambda at: parts.block_prefetcher.poll()),
         *([] if warm is None else [TickTask(TIMER_CHORES, lambda at: warm.poll(at.wall_ms))]),
         TickTask(
-            TIMER_CHORES, lambda at: context.timer_stops.poll(at.monotonic_ms), lambda at: context.timer_stops.next_ms()
+            TIMER_CHORES, lambda at: parts.timer_stops.poll(at.monotonic_ms), lambda at: parts.timer_stops.next_ms()
         ),
         TickTask(
             "transaction checks",
-            lambda at: run(lambda: context.transaction_checks.tick(at.monotonic_ms)),
-            lambda at: context.transaction_checks.next_ms(),
+            lambda at: run(lambda: parts.transaction_checks.tick(at.monotonic_ms)),
+            lambda at: parts.transaction_checks.next_ms(),
         ),
         TickTask(
             "transactions",
-            lambda at: run(lambda: context.transactions.tick(at.monotonic_ms)),
-            lambda at: context.transactions.next_ms(),
-            close=lambda: run(context.transactions.say_all),
+            lambda at: run(lambda: parts.transactions.tick(at.monotonic_ms)),
+            lambda at: parts.transactions.next_ms(),
+            close=lambda: run(parts.transactions.say_all),
             closes_after_failure=True,
         ),
         TickTask(
             "take due timers",
-            lambda at: context.releaser.take_due(at.wall_ms),
+            lambda at: parts.releaser.take_due(at.wall_ms),
             lambda at: at.after_wall_ms(armed.next_fire_ms()),
         ),
         TickTask(
             "release",
-            lambda at: run(lambda: context.releaser.release(at.wall_ms, release_s, at.requests_s)),
-            lambda at: at.monotonic_ms if context.releaser.has_more() else context.releaser.next_retry_ms(),
+            lambda at: run(lambda: parts.releaser.release(at.wall_ms, release_s, at.requests_s)),
+            lambda at: at.monotonic_ms if parts.releaser.has_more() else parts.releaser.next_retry_ms(),
         ),
         TickTask(
             DISPATCH,
-            lambda at: context.records.run(),
-            lambda at: at.monotonic_ms if context.records.has_records else None,
-            close=context.records.close,
+            lambda at: parts.records.run(),
+            lambda at: at.monotonic_ms if parts.records.has_records else None,
+            close=parts.records.close,
             closes_after_failure=True,
         ),
-        *_answer_tasks(context),
-        *_file_tasks(context),
+        *_answer_tasks(parts),
+        *_file_tasks(parts),
     ]
 
 
-def _answer_tasks(context: Context) -> list[TickTask]:
+def _answer_tasks(parts: Parts) -> list[TickTask]:
     """Return the tasks that answer requests, or send them."""
 
     def held_next_ms(at: TickTime) -> int | None:
-        return at.monotonic_ms if context.holds.has_more() else context.holds.next_deadline_ms()
+        return at.monotonic_ms if parts.holds.has_more() else parts.holds.next_deadline_ms()
 
     return [
         TickTask(
             "pipeline",
-            lambda at: context.pipeline.tick(at.wall_ms, at.monotonic_ms),
-            lambda at: context.pipeline.next_ms(at.monotonic_ms),
+            lambda at: parts.pipeline.tick(at.wall_ms, at.monotonic_ms),
+            lambda at: parts.pipeline.next_ms(at.monotonic_ms),
         ),
         TickTask(
             "slices",
-            lambda at: context.slices.tick(),
-            lambda at: at.monotonic_ms if context.slices.has_more() else None,
+            lambda at: parts.slices.tick(),
+            lambda at: at.monotonic_ms if parts.slices.has_more() else None,
         ),
-        TickTask("held requests", lambda at: context.holds.expire(at.monotonic_ms), held_next_ms),
-        TickTask(
-            "calls", lambda at: context.calls.expire(at.monotonic_ms), lambda at: context.calls.next_deadline_ms()
-        ),
-        TickTask("notify members", lambda at: context.member_changes.notify_members()),
+        TickTask("held requests", lambda at: parts.holds.expire(at.monotonic_ms), held_next_ms),
+        TickTask("calls", lambda at: parts.calls.expire(at.monotonic_ms), lambda at: parts.calls.next_deadline_ms()),
+        TickTask("notify members", lambda at: parts.member_changes.notify_members()),
         TickTask(
             "flush",
-            lambda at: context.flush.tick(at.monotonic_ms, is_burst=context.releaser.is_burst_leaving()),
-            lambda at: context.flush.next_ms(),
+            lambda at: parts.flush.tick(at.monotonic_ms, is_burst=parts.releaser.is_burst_leaving()),
+            lambda at: parts.flush.next_ms(),
         ),
     ]
 
 
-def _file_tasks(context: Context) -> list[TickTask]:
+def _file_tasks(parts: Parts) -> list[TickTask]:
     """Return the tasks that write files no request waits for, and that end the files at a stop."""
-    index, pacing = context.index, context.index_pacing
+    index, pacing = parts.index, parts.index_pacing
     return [
-        TickTask("timer check", lambda at: context.count_audit.poll(), lambda at: context.count_audit.next_ms()),
-        TickTask("transactions", close=context.transactions.close),
-        TickTask(CHORES, close=context.table_saves.close, closes_after_failure=True),
-        TickTask("pipeline", close=context.pipeline.close),
-        TickTask(TIMER_CHORES, close=context.timer_metrics.close),
+        TickTask("timer check", lambda at: parts.count_audit.poll(), lambda at: parts.count_audit.next_ms()),
+        TickTask("transactions", close=parts.transactions.close),
+        TickTask(CHORES, close=parts.table_saves.close, closes_after_failure=True),
+        TickTask("pipeline", close=parts.pipeline.close),
+        TickTask(TIMER_CHORES, close=parts.timer_metrics.close),
         *([] if index is None or pacing is None else [_index_task(index, pacing)]),
-        TickTask("held queries", lambda at: context.holds.wake(index)),
-        TickTask("snapshots", lambda at: context.snapshots.poll(at.monotonic_ms), close=context.snapshots.close),
-        TickTask("blocks", close=context.block_scheduler.close),
+        TickTask("held queries", lambda at: parts.holds.wake(index)),
+        TickTask("snapshots", lambda at: parts.snapshots.poll(at.monotonic_ms), close=parts.snapshots.close),
+        TickTask("blocks", close=parts.block_scheduler.close),
         TickTask(
-            "delay offsets", lambda at: context.delay_offsets.poll(at.monotonic_ms), close=context.delay_offsets.close
+            "delay offsets", lambda at: parts.delay_offsets.poll(at.monotonic_ms), close=parts.delay_offsets.close
         ),
-        TickTask("files ahead", lambda at: context.preallocator.poll(context.timer.pending.armed.bytes)),
-        TickTask("store", close=context.store.close),
+        TickTask("files ahead", lambda at: parts.preallocator.poll(parts.timer.pending.armed.bytes)),
+        TickTask("store", close=parts.store.close),
     ]
 
 

@@ -92,7 +92,7 @@ def command(
         stopping = asyncio.create_task(stop.wait())
         failing = asyncio.create_task(app.stopped.wait())
         await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
-        failure = app.broker.context.health.failure if app.broker is not None else None
+        failure = app.broker.parts.health.failure if app.broker is not None else None
         await app.stop()
         if failure is not None:
             _say_failed(failure, as_json)
@@ -110,7 +110,7 @@ def _say_listening(app: BrokerApp, as_json: bool) -> None:
     assert app.broker is not None
     address = f"{app.settings.broker.ip}:{app.settings.broker.listen_port}"
     text = f"Broker {app.settings.broker.name} listens on {address}; its store is {app.settings.store.path}."
-    for warning in start_warnings(app.settings, app.broker.context.store):
+    for warning in start_warnings(app.settings, app.broker.parts.store):
         log.warning("%s", warning)
         if as_json:
             say(as_json, "warning", warning, warning=warning)

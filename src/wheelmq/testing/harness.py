@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from wheelmq.broker import handlers as _handlers  # the import registers every handler
 from wheelmq.broker.broker import Broker, open_broker
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.config.setting import nested, tables_of
@@ -34,8 +33,6 @@ from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.workers import HeldWorker
-
-assert _handlers
 
 SMALL: dict[str, Any] = {
     "log_file_bytes": 1 << 20,
@@ -174,8 +171,8 @@ class BrokerHarness:
         except BaseException:
             self.disk.release_locks()
             raise
-        if self._broker.context.index is not None:
-            self._broker.context.index.gather_s = 0.0  # a test may query a message in the millisecond of its send
+        if self._broker.parts.index is not None:
+            self._broker.parts.index.gather_s = 0.0  # a test may query a message in the millisecond of its send
         self.tick()  # a server ticks once it listens
 
     def stop(self) -> None:
@@ -302,7 +299,7 @@ class BrokerHarness:
 
     def _raise_failed(self) -> None:
         """Raise the error of a step that just failed, unless the test allows failed steps."""
-        steps = self.broker.context.steps
+        steps = self.broker.parts.steps
         error, steps.last_error = steps.last_error, None
         if error is not None and not self.allows_failed_steps:
             raise error
@@ -400,7 +397,7 @@ class BrokerHarness:
             "k": False,
             "l": 16,
             "m": False,
-            "n": self.broker.context.settings.broker.name,
+            "n": self.broker.parts.settings.broker.name,
         }
         fields.update(letters)
         return Command(code=RequestCode.SEND_MESSAGE_V2, ext=headers.texts(**fields), body=body)

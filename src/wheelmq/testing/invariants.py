@@ -62,10 +62,10 @@ def read_log(broker: Broker) -> Log:
     Asserts that each origin is settled at most once, after it was parked (I2).
     """
     adopted = DoneBits()
-    adopted.add_packed(load_done(broker.context.disk, broker.context.paths)[1])
+    adopted.add_packed(load_done(broker.parts.disk, broker.parts.paths)[1])
     found = Log([], {}, {}, set(), adopted, {}, {}, {})
     settled = found.settled_origins
-    for record in records_from(broker.context.store.log, broker.context.store.log.start):
+    for record in records_from(broker.parts.store.log, broker.parts.store.log.start):
         found.records.append(record)
         message = record.message
         facts = delay_facts(message.topic, message.queue_id, message.properties, record.store_ms)
@@ -74,14 +74,14 @@ def read_log(broker: Broker) -> Log:
             settled[facts.settles] = record
             index, stream = origin_index(facts.settles), origin_stream(facts.settles)
             if stream == TIMER_STREAM:
-                has_expired = index < broker.context.timer.queue.start
+                has_expired = index < broker.parts.timer.queue.start
                 assert has_expired or index in found.parked, f"queue offset {index} is settled before it is parked"
                 found.settled[index] = record
             elif stream_kind(stream) == KIND_BLOCK:
                 found.settled_in_blocks[facts.settles] = record
             else:
                 assert is_level(stream), hex(facts.settles)
-                has_expired = index < broker.context.timer.queue_of(stream).start
+                has_expired = index < broker.parts.timer.queue_of(stream).start
                 assert has_expired or facts.settles in found.in_levels, (
                     f"{facts.settles:#x} is settled before it is parked"
                 )
@@ -133,7 +133,7 @@ def check(broker: Broker) -> Log:
 
 def _check_details(broker: Broker, log: Log) -> None:
     """Check that the detail of each timer log unit matches its record."""
-    timer_log = broker.context.timer.log
+    timer_log = broker.parts.timer.log
     parked = {record.position: record for record in log.parked.values()}
     for position, units in timer_log.chunks(timer_log.files.start, timer_log.end):
         details = read_details(units)
@@ -145,7 +145,7 @@ def _check_details(broker: Broker, log: Log) -> None:
             due_ms = due_of(record.message.properties, record.store_ms)
             assert details.due_ms[i] in (0, due_ms), (position, i)
             in_slot = (
-                0 < due_ms - int(unit["write_ms"]) - int(unit["delay_ms"]) <= broker.context.timer.settings.precision_ms
+                0 < due_ms - int(unit["write_ms"]) - int(unit["delay_ms"]) <= broker.parts.timer.settings.precision_ms
             )
             assert details.due_ms[i] or not in_slot or unit["magic"] & (MAGIC_ROLL | MAGIC_DELETE), (position, i)
 
@@ -154,12 +154,12 @@ def _check_store(broker: Broker, log: Log) -> None:
     """Check that store times never decrease, and that every intact record has its unit."""
     times = [record.store_ms for record in log.records]
     assert times == sorted(times), "store times decrease along the log"
-    if broker.context.store.journal.count:
+    if broker.parts.store.journal.count:
         return
     for record in log.records:
-        if record.position in broker.context.store.log.damaged:
+        if record.position in broker.parts.store.log.damaged:
             continue
-        queue = broker.context.store.queues.find(record.message.topic, record.message.queue_id)
+        queue = broker.parts.store.queues.find(record.message.topic, record.message.queue_id)
         assert queue is not None and queue.start <= record.queue_offset < queue.end, record
         unit = queue.read(record.queue_offset, 1)[0]
         assert (unit["position"], unit["size"]) == (record.position, record.size), record
@@ -167,35 +167,35 @@ def _check_store(broker: Broker, log: Log) -> None:
 
 def _check_done(broker: Broker, log: Log) -> None:
     """Check I3: the done bits are a function of the log."""
-    if broker.context.store.journal.count:
+    if broker.parts.store.journal.count:
         return
-    for index in range(broker.context.timer.queue.start, broker.context.timer.queue.end):
+    for index in range(broker.parts.timer.queue.start, broker.parts.timer.queue.end):
         expected = index in log.settled or index in log.cancels or timer_origin(index) in log.adopted
-        assert (timer_origin(index) in broker.context.timer.pending.done) == expected, (
+        assert (timer_origin(index) in broker.parts.timer.pending.done) == expected, (
             f"done bit of queue offset {index} is {not expected}"
         )
 
     for origin in log.in_levels:
         expected = origin in log.settled_origins or origin in log.adopted
-        assert (origin in broker.context.timer.pending.done) == expected, f"done bit of {origin:#x} is {not expected}"
+        assert (origin in broker.parts.timer.pending.done) == expected, f"done bit of {origin:#x} is {not expected}"
 
 
 def _check_counts(broker: Broker, log: Log) -> None:
     """Check that the counts of pending messages by topic match a count over the log."""
-    if broker.context.store.journal.count:
+    if broker.parts.store.journal.count:
         return
-    done = broker.context.timer.pending.done
+    done = broker.parts.timer.pending.done
     parked = {timer_origin(index): record for index, record in log.parked.items()} | log.in_levels | _in_blocks(broker)
     waiting = [record.message.properties for origin, record in parked.items() if origin not in done]
-    expected = Counter(one[props.REAL_TOPIC] for one in waiting if broker.context.store.real_queue(one) >= 0)
-    counted = broker.context.store.queues.by_topic(broker.context.timer.pending.counts.by_queue)
+    expected = Counter(one[props.REAL_TOPIC] for one in waiting if broker.parts.store.real_queue(one) >= 0)
+    counted = broker.parts.store.queues.by_topic(broker.parts.timer.pending.counts.by_queue)
     assert counted == expected, f"the broker counts {counted}, but there are {dict(expected)}"
 
 
 def _check_durable(broker: Broker, log: Log) -> None:
     """Check I4: messages are on disk that the pipeline sees, that are indexed, or that mark or timercheck cover."""
-    timer, durable = broker.context.timer, broker.context.store.log.synced
-    mark = MarkFile(broker.context.disk, broker.context.paths).load()
+    timer, durable = broker.parts.timer, broker.parts.store.log.synced
+    mark = MarkFile(broker.parts.disk, broker.parts.paths).load()
     bounds = {"E": timer.indexed_to}
     if mark is not None:
         bounds["mark"] = mark.queue_offset
@@ -209,7 +209,7 @@ def _check_durable(broker: Broker, log: Log) -> None:
             assert index >= bound or record.position + record.size <= durable, (
                 f"{name} covers a record that is not on disk"
             )
-    check = load_check(broker.context.disk, broker.context.paths) or TimerCheck()
+    check = load_check(broker.parts.disk, broker.parts.paths) or TimerCheck()
     for index, record in log.settled.items():
         if index < check.queue_offset and index in log.parked and record.position + record.size > durable:
             slot_ms = int(log.parked[index].message.properties[props.TIMER_OUT_MS])
@@ -221,7 +221,7 @@ def _check_durable(broker: Broker, log: Log) -> None:
 def _units(broker: Broker, end: int) -> dict[int, list[int]]:
     """Return slot times of the units below `end`, without deletes, by the log position of their record."""
     found: dict[int, list[int]] = {}
-    for _, units in broker.context.timer.log.chunks(broker.context.timer.log.files.start, end):
+    for _, units in broker.parts.timer.log.chunks(broker.parts.timer.log.files.start, end):
         for unit in units[units["magic"] & MAGIC_DELETE == 0]:
             found.setdefault(int(unit["record_position"]), []).append(int(unit["write_ms"] + unit["delay_ms"]))
     return found
@@ -229,8 +229,8 @@ def _units(broker: Broker, end: int) -> dict[int, list[int]]:
 
 def _check_found_again(broker: Broker, log: Log) -> None:
     """Check I5: each pending message is at or after the mark's E, or has a unit below its T."""
-    mark = MarkFile(broker.context.disk, broker.context.paths).load()
-    if mark is None or mark.timer_log_position > broker.context.timer.log.end:
+    mark = MarkFile(broker.parts.disk, broker.parts.paths).load()
+    if mark is None or mark.timer_log_position > broker.parts.timer.log.end:
         return
     units = _units(broker, mark.timer_log_position)
     for index, record in log.parked.items():
@@ -240,10 +240,10 @@ def _check_found_again(broker: Broker, log: Log) -> None:
 
 def _check_reachable(broker: Broker, log: Log) -> None:
     """Check that each pending message needs no restart: it is armed, not indexed, or in a slot not scanned yet."""
-    timer = broker.context.timer
-    if broker.context.store.journal.count:
+    timer = broker.parts.timer
+    if broker.parts.store.journal.count:
         return
-    units, state_of = _units(broker, timer.log.end), broker.context.generations.state_of
+    units, state_of = _units(broker, timer.log.end), broker.parts.generations.state_of
     for index, record in log.parked.items():
         if timer_origin(index) in timer.pending.done or index >= timer.indexed_to:
             continue
@@ -266,12 +266,12 @@ def _check_blocks(broker: Broker, log: Log) -> None:
 
     Each message that is not done must be armed or be due later.
     """
-    if broker.context.store.journal.count:
+    if broker.parts.store.journal.count:
         return
-    done, lane = broker.context.timer.pending.done, broker.context.block_scheduler
-    state_of = broker.context.generations.state_of
-    assert broker.context.blocks.synced <= broker.context.blocks.end
-    for block in broker.context.blocks:
+    done, lane = broker.parts.timer.pending.done, broker.parts.block_scheduler
+    state_of = broker.parts.generations.state_of
+    assert broker.parts.blocks.synced <= broker.parts.blocks.end
+    for block in broker.parts.blocks:
         assert block.durable <= block.queue.end
         flagged = set(block.queue.done().tolist())
         for first, units in block.queue.chunks():
@@ -282,16 +282,16 @@ def _check_blocks(broker: Broker, log: Log) -> None:
                     f"the done bit of {origin:#x} is wrong"
                 )
                 if unit["size"] and i in flagged and settles is not None:
-                    on_disk = settles.position + settles.size <= broker.context.store.log.synced
+                    on_disk = settles.position + settles.size <= broker.parts.store.log.synced
                     assert on_disk, f"{origin:#x} is flagged, but the record that settles it is not on disk"
                 if origin in done:
                     continue
-                record = broker.context.blocks.record_of(origin)
+                record = broker.parts.blocks.record_of(origin)
                 assert record is not None and record.size == unit["size"], f"{origin:#x} has no record"
                 is_near = unit["due_ms"] <= lane.walked_ms
                 assert not is_near or state_of(origin) == "armed", f"{origin:#x} is due soon, but not armed"
     for settled in map(Origin, log.settled_in_blocks):
-        found = broker.context.blocks.get(stream_number(origin_stream(settled)))
+        found = broker.parts.blocks.get(stream_number(origin_stream(settled)))
         assert found is None or origin_index(settled) < found.queue.end, f"the index of {settled:#x} may be used again"
 
 
@@ -299,25 +299,25 @@ def _in_blocks(broker: Broker) -> dict[Origin, Record]:
     """Return the pending messages in blocks, by origin."""
     origins = (
         origin_of(block_stream(block.number), i)
-        for block in broker.context.blocks
+        for block in broker.parts.blocks
         for first, units in block.queue.chunks()
         for i in range(first, first + len(units))
     )
     records = {
-        origin: broker.context.blocks.record_of(origin)
+        origin: broker.parts.blocks.record_of(origin)
         for origin in origins
-        if origin not in broker.context.timer.pending.done
+        if origin not in broker.parts.timer.pending.done
     }
     return {origin: record for origin, record in records.items() if record is not None}
 
 
 def _check_snapshot(broker: Broker, log: Log) -> None:
     """Check that the snapshot covers only records on disk, and agrees with the log before its position."""
-    snapshot = load_snapshot(broker.context.disk, broker.context.paths)
+    snapshot = load_snapshot(broker.parts.disk, broker.parts.paths)
     if snapshot is None:
         return
-    position, timer = snapshot.position, broker.context.timer
-    assert position <= broker.context.store.log.synced, "the snapshot describes records that are not on disk"
+    position, timer = snapshot.position, broker.parts.timer
+    assert position <= broker.parts.store.log.synced, "the snapshot describes records that are not on disk"
     before = [record for record in log.records if record.position < position]
     assert not before or snapshot.store_ms == before[-1].store_ms
     ends = {(one.message.topic, one.message.queue_id): one.queue_offset + 1 for one in before}

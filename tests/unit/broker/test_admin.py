@@ -72,7 +72,7 @@ class TestTopics:
         answer = make_topic(harness, "T", attributes=attributes)
         assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
         assert re.search(remark, answer.remark or "")
-        assert harness.broker.context.topics.get("T") is None
+        assert harness.broker.parts.topics.get("T") is None
 
     def test_only_existing_changeable_attributes_can_be_deleted(self, harness: BrokerHarness) -> None:
         make_topic(harness, "T", attributes="+message.type=FIFO,+queue.type=SimpleCQ")
@@ -84,9 +84,9 @@ class TestTopics:
 
     def test_an_update_without_a_change_keeps_the_version(self, harness: BrokerHarness) -> None:
         make_topic(harness, "T")
-        version = harness.broker.context.topics.version
+        version = harness.broker.parts.topics.version
         make_topic(harness, "T")
-        assert harness.broker.context.topics.version == version
+        assert harness.broker.parts.topics.version == version
 
     def test_a_list_of_topics_is_created_completely_or_not_at_all(self, harness: BrokerHarness) -> None:
         def put(*names: str) -> tuple[int, str]:
@@ -95,7 +95,7 @@ class TestTopics:
 
         assert put("A", "B") == (0, "")
         assert put("C", "TBW102")[0] == put("C", "d d")[0] == ResponseCode.INVALID_PARAMETER
-        assert [name for name in "ABC" if name in harness.broker.context.topics] == ["A", "B"]
+        assert [name for name in "ABC" if name in harness.broker.parts.topics] == ["A", "B"]
 
     @pytest.mark.parametrize(
         "wrong", [{"perm": 1 << 31}, {"topicSysFlag": -(1 << 31) - 1}, {"topicFilterType": "NO_TAG"}]
@@ -106,7 +106,7 @@ class TestTopics:
         """With one such topic in the table, the tools in Java would show no topic at all."""
         body = {"topicConfigList": [{"topicName": "A", **wrong}]}
         assert rejection(harness, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)[0] != 0
-        assert "A" not in harness.broker.context.topics
+        assert "A" not in harness.broker.parts.topics
 
     def test_the_topic_of_delay_levels_is_listed(self, harness: BrokerHarness) -> None:
         """Apache's broker 5.3.3 lists it, too. Older versions do not matter here."""
@@ -114,7 +114,7 @@ class TestTopics:
         assert (config["readQueueNums"], config["writeQueueNums"]) == (18, 18)
 
     def test_system_topics_are_listed_and_cannot_be_deleted(self, harness: BrokerHarness) -> None:
-        settings = harness.broker.context.settings
+        settings = harness.broker.parts.settings
         listed = ask(harness, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
         assert {"TBW102", settings.broker.cluster, settings.broker.name, "rmq_sys_wheel_timer"} <= set(listed)
         for name in (settings.broker.cluster, settings.broker.name):
@@ -135,10 +135,10 @@ class TestGroups:
         harness.send("T")
         commit(harness, "g", 1)
         ask(harness, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="g")
-        assert harness.broker.context.consumer_offsets.get("g", "T", 0) == 1
+        assert harness.broker.parts.consumer_offsets.get("g", "T", 0) == 1
         ask(harness, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="g", cleanOffset=True)
-        assert harness.broker.context.consumer_offsets.get("g", "T", 0) is None
-        assert harness.broker.context.groups.known("g") is None
+        assert harness.broker.parts.consumer_offsets.get("g", "T", 0) is None
+        assert harness.broker.parts.groups.known("g") is None
 
     def test_group_settings_that_the_broker_ignores_are_stored(self, harness: BrokerHarness) -> None:
         policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60000, "multiplier": 3}}
@@ -154,7 +154,7 @@ class TestGroups:
 
         assert put("a", "b") == 0
         assert put("c", "no group!") == put("c", attributes={"+x": "y"}) == ResponseCode.INVALID_PARAMETER
-        assert [name for name in "abc" if harness.broker.context.groups.known(name)] == ["a", "b"]
+        assert [name for name in "abc" if harness.broker.parts.groups.known(name)] == ["a", "b"]
 
     @pytest.mark.parametrize("field", ["retryMaxTimes", "consumeTimeoutMinute", "groupSysFlag", "retryQueueNums"])
     def test_a_number_beyond_32_bits_is_rejected(self, harness: BrokerHarness, field: str) -> None:
@@ -162,13 +162,13 @@ class TestGroups:
         assert (
             rejection(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)[0] == ResponseCode.SYSTEM_ERROR
         )
-        assert harness.broker.context.groups.known("g") is None
+        assert harness.broker.parts.groups.known("g") is None
         ask(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config | {field: (1 << 31) - 1})
 
     def test_a_group_whose_save_fails_is_not_created(self, harness: BrokerHarness) -> None:
         harness.disk.fail_call(1, OSError(5, "broken"), [Call.REPLACE])
         assert rejection(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "g"})[0] != 0
-        assert harness.broker.context.groups.known("g") is None
+        assert harness.broker.parts.groups.known("g") is None
 
     def test_an_unknown_group_is_not_created_without_auto_creation(self, harness: BrokerHarness) -> None:
         harness.restart(auto_create_group=False)
@@ -328,7 +328,7 @@ class TestProgress:
         assert least(compareGroup="g", filterGroups="g,x") == {"0": (1 << 63) - 1}
 
     def test_a_clone_copies_the_offsets_of_subscribed_topics(self, consumed: BrokerHarness) -> None:
-        offsets = consumed.broker.context.consumer_offsets
+        offsets = consumed.broker.parts.consumer_offsets
         ask(consumed, RequestCode.CLONE_GROUP_OFFSET, srcGroup="h", destGroup="k", topic="T")
         assert (offsets.get("k", "T", 0), offsets.get("k", "U", 0)) == (3, None)
         send_heartbeat(consumed, consumed.connect(), group="h")
@@ -360,7 +360,7 @@ class TestSlices:
         harness.settle()
         answers = [one.answer for one in asked[:-1]]
         assert all(answer is not None and answer.code == 0 for answer in answers)
-        assert not harness.broker.context.slices.has_more()
+        assert not harness.broker.parts.slices.has_more()
 
     @pytest.mark.parametrize("how", ["lost", "late"])
     def test_a_sliced_answer_without_a_waiting_client_is_dropped(self, harness: BrokerHarness, how: str) -> None:
@@ -369,14 +369,14 @@ class TestSlices:
         harness.clock.creep_ms = 3
         asked = harness.submit(Command(code=RequestCode.GET_TOPIC_STATS_INFO, ext={"topic": "T"}), client)
         harness.tick()
-        assert asked.answer is None and harness.broker.context.slices.has_more()
+        assert asked.answer is None and harness.broker.parts.slices.has_more()
         if how == "lost":
             harness.lose(client)
         else:
-            harness.clock.advance(harness.broker.context.settings.requests.response_timeout_ms)
+            harness.clock.advance(harness.broker.parts.settings.requests.response_timeout_ms)
         harness.tick()
         harness.tick()
-        assert not harness.broker.context.slices.has_more()
+        assert not harness.broker.parts.slices.has_more()
         assert how == "lost" or (asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_BUSY)
 
     def test_an_error_in_a_slice_is_answered(self, harness: BrokerHarness) -> None:
@@ -400,21 +400,21 @@ class TestCleaning:
         harness.advance(3_600_000 * 3)
         harness.send("T", b"new")
         harness.advance(5000)
-        start = harness.broker.context.store.log.start
+        start = harness.broker.parts.store.log.start
         ask(harness, RequestCode.DELETE_EXPIRED_COMMITLOG)
         ask(harness, RequestCode.DELETE_EXPIRED_COMMITLOG)
         harness.settle()
-        assert harness.broker.context.store.log.start > start
+        assert harness.broker.parts.store.log.start > start
 
     def test_offsets_of_deleted_topics_without_messages_are_removed(self, harness: BrokerHarness) -> None:
         make_topic(harness, "Empty")
         harness.send("Full", delay_ms=500)
         for topic in ("Empty", "Full"):
             ask(harness, RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
-            harness.broker.context.consumer_offsets.commit("g", topic, 0, 0)  # an older store may contain this
+            harness.broker.parts.consumer_offsets.commit("g", topic, 0, 0)  # an older store may contain this
         harness.advance(600)  # the parked message is stored
         ask(harness, RequestCode.CLEAN_UNUSED_TOPIC)
-        offsets = harness.broker.context.consumer_offsets
+        offsets = harness.broker.parts.consumer_offsets
         assert (offsets.get("g", "Empty", 0), offsets.get("g", "Full", 0)) == (None, 0)
 
 
@@ -422,7 +422,7 @@ def test_no_replica_is_connected(harness: BrokerHarness) -> None:
     harness.send("T")
     found = ask(harness, RequestCode.GET_BROKER_HA_STATUS)
     assert (found["master"], found["inSyncSlaveNums"], found["haConnectionInfo"]) == (True, 0, [])
-    assert found["masterCommitLogMaxOffset"] == harness.broker.context.store.log.end
+    assert found["masterCommitLogMaxOffset"] == harness.broker.parts.store.log.end
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def send_batch(harness: BrokerHarness, body: bytes, topic: str = "T") -> Command
 
 def fill_log_except(harness: BrokerHarness, free: int) -> None:
     """Fill the log file until about `free` bytes are left."""
-    log = harness.broker.context.store.log
+    log = harness.broker.parts.store.log
     while (left := log.files.file_bytes - log.end) > free + 2000:
         assert harness.send("filler", b"x" * min(200_000, left - free - 1000)).code == 0
 

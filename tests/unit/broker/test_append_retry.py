@@ -35,13 +35,13 @@ def test_a_failed_append_is_raised_and_followed_by_a_pause() -> None:
 def test_a_failed_append_pauses_checks_and_op_messages(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, transaction_check_interval=10) as harness:
         broker, now_ms = harness.broker, harness.clock.monotonic_ms()
-        assert broker.context.transaction_checks.next_ms() == now_ms + 10
+        assert broker.parts.transaction_checks.next_ms() == now_ms + 10
         with pytest.raises(OSError):
-            broker.context.transactions.retry.run(now_ms, fail)
-        assert broker.context.transaction_checks.next_ms() == now_ms + REST_MS
+            broker.parts.transactions.retry.run(now_ms, fail)
+        assert broker.parts.transaction_checks.next_ms() == now_ms + REST_MS
 
 
 def test_a_slave_checks_no_transactions(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, broker_id=1) as harness:
-        assert harness.broker.context.transaction_checks.next_ms() is None
-        assert harness.broker.context.transaction_checks.tick(harness.clock.monotonic_ms() + 1_000_000) == 0
+        assert harness.broker.parts.transaction_checks.next_ms() is None
+        assert harness.broker.parts.transaction_checks.tick(harness.clock.monotonic_ms() + 1_000_000) == 0

@@ -33,7 +33,7 @@ def test_sends_beyond_the_limit_of_notes_are_accepted_and_released(
         for i in range(5):
             send(f"waits{i}", 8000)
             send(f"within{i}", 4000)
-        notes = harness.broker.context.timer.pending.notes
+        notes = harness.broker.parts.timer.pending.notes
         assert (notes.count, notes.passed_over) == (NOTES_MAX + 5, 5)
         logged = [record for record in caplog.records if "the notes are full" in record.message]
         assert [record.levelno for record in logged] == [logging.ERROR]

@@ -57,7 +57,7 @@ def test_an_invalid_delay_is_ignored_or_rejected(
     assert answer.code == code
     assert remark is None or remark in (answer.remark or "")
     assert harness.bodies("T") == ([b"body"] if code == OK else [])
-    assert harness.broker.context.timer.pending.counts.by_queue.sum() == 0 and len(harness.broker.context.blocks) == 0
+    assert harness.broker.parts.timer.pending.counts.by_queue.sum() == 0 and len(harness.broker.parts.blocks) == 0
 
 
 @pytest.mark.parametrize("text", ["", "1s 5", "1 s", "-1s", "1s,5s", "1s 24856d"])
@@ -84,7 +84,7 @@ def fill(harness: BrokerHarness, count: int = 3) -> list[bytes]:
             bodies.append(b"%d of %s" % (i, next(iter(way)).encode()))
             assert harness.send("T", bodies[-1], properties=way).code == OK
     harness.advance(6000, PipelineModel(harness).work, 500)
-    assert harness.broker.context.timer.indexed_to == count and harness.bodies("T") == []
+    assert harness.broker.parts.timer.indexed_to == count and harness.bodies("T") == []
     return bodies
 
 
@@ -185,7 +185,7 @@ def test_a_crash_during_a_turn_loses_and_repeats_no_message(
     harness.start()
     assert (harness.ask_code(RequestCode.WMQ_PIPELINE_RENEW, epoch=model.epoch).remark or "").startswith("STALE")
     assert harness.bodies("T") == []
-    waiting = int(harness.broker.context.timer.pending.counts.by_queue.sum())
+    waiting = int(harness.broker.parts.timer.pending.counts.by_queue.sum())
     assert waiting == len(bodies) or loses_power
     harness.advance(40_000, PipelineModel(harness).work, 500)
     delivered = harness.bodies("T")

@@ -48,7 +48,7 @@ def released(harness: BrokerHarness) -> list[tuple[bytes, int]]:
 
 
 def blocks(harness: BrokerHarness) -> Blocks:
-    return harness.broker.context.blocks
+    return harness.broker.parts.blocks
 
 
 class TestSend:
@@ -168,13 +168,13 @@ class TestRelease:
         first = harness.read_queue("T")[0].message
         assert list(first.properties.items())[-1] == (props.WMQ_ORIGIN, origin_text(origin_of(block_stream(1), 0)))
         assert first.properties[props.KEYS] == "k" and props.DELAY_IN_SECONDS not in first.properties
-        assert harness.broker.context.timer.pending.armed_by["pipeline"] >= 3
+        assert harness.broker.parts.timer.pending.armed_by["pipeline"] >= 3
 
     def test_the_commit_log_does_not_grow_before_the_release(self, harness: BrokerHarness) -> None:
         harness.send("T")
-        end = harness.broker.context.store.log.end
+        end = harness.broker.parts.store.log.end
         send(harness, 5)
-        assert harness.broker.context.store.log.end == end
+        assert harness.broker.parts.store.log.end == end
 
     @pytest.mark.parametrize("clean", [True, False])
     def test_a_start_finds_the_pending_messages(self, harness: BrokerHarness, clean: bool) -> None:
@@ -185,11 +185,11 @@ class TestRelease:
         model = PipelineModel(harness)
         harness.advance(2000, model.work)
         harness.restart(clean=clean)
-        assert int(harness.broker.context.timer.pending.counts.by_queue.sum()) == 3
+        assert int(harness.broker.parts.timer.pending.counts.by_queue.sum()) == 3
         model = PipelineModel(harness)
         harness.advance(30_000, model.work)
         assert released(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in (1, 3, 8, 12, 25)]
-        assert int(harness.broker.context.timer.pending.counts.by_queue.sum()) == 0
+        assert int(harness.broker.parts.timer.pending.counts.by_queue.sum()) == 0
 
     def test_no_message_is_late_without_a_pipeline(self, harness: BrokerHarness) -> None:
         for seconds in range(1, 60, 4):
@@ -261,7 +261,7 @@ class TestTurns:
         windows = [plan.blocks for plan in plans if plan.blocks is not None]
         assert sum(window.rows for window in windows) == 3
         assert all(before.through_ms <= after.after_ms for before, after in pairwise(windows))
-        assert harness.broker.context.timer.pending.armed_by["pipeline"] == 3
+        assert harness.broker.parts.timer.pending.armed_by["pipeline"] == 3
 
     @pytest.mark.parametrize("how", ["one less", "one twice", "another second", "another block", "none"])
     def test_a_turn_with_wrong_rows_is_rejected(self, harness: BrokerHarness, how: str) -> None:
@@ -291,7 +291,7 @@ class TestTurns:
 
         model.bend = bend
         harness.advance(9000, model.work)
-        assert harness.broker.context.timer.pending.armed_by["pipeline"] == 0 and model.committed == 0 and tried
+        assert harness.broker.parts.timer.pending.armed_by["pipeline"] == 0 and model.committed == 0 and tried
         model.bend = lambda task: task
         harness.advance(8000, model.work)
         assert [left for _, left in released(harness)] == [13_000, 13_000, 14_000]
@@ -388,7 +388,7 @@ class TestDisk:
         worker.report()
         harness.tick()
         assert [asked.answer.code for asked in asks if asked.answer] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
-        assert harness.broker.context.health.failure is not None and harness.broker.context.flush.next_ms() is None
+        assert harness.broker.parts.health.failure is not None and harness.broker.parts.flush.next_ms() is None
 
     def test_a_send_whose_flush_is_late_gets_a_timeout(self, harness: BrokerHarness) -> None:
         asked = harness.submit(command(harness, 8))
@@ -401,7 +401,7 @@ class TestDisk:
         harness.disk.sync_error = OSError(errno.EIO, "gone")
         harness.run_jobs()
         assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
-        assert harness.broker.context.health.failure is not None
+        assert harness.broker.parts.health.failure is not None
         assert send_and_see(harness, 8).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
     def test_asynchronous_flushes_keep_their_interval(self, tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ class TestDeletion:
             for seconds in (1, 2, 3, 3000):
                 send(harness, seconds, b"%d" % seconds, UNIQ_KEY=f"U{seconds}")
             harness.advance(5000)
-            assert harness.broker.context.block_scheduler.flagged_to > 0
+            assert harness.broker.parts.block_scheduler.flagged_to > 0
             [block] = blocks(harness)
             assert block.queue.done().tolist() == [0, 1, 2]
             harness.stop()
@@ -467,11 +467,11 @@ class TestDeletion:
             harness.start()
             harness.advance(5000)
             assert harness.read_queue("T") == []
-            assert int(harness.broker.context.timer.pending.counts.by_queue.sum()) == 1
+            assert int(harness.broker.parts.timer.pending.counts.by_queue.sum()) == 1
 
     def test_log_expiry_waits_for_the_flags_in_blocks(self, harness: BrokerHarness) -> None:
         send(harness, 1)
-        lane = harness.broker.context.block_scheduler
+        lane = harness.broker.parts.block_scheduler
         harness.advance(900)
         before = lane.needed_from()
         harness.advance(300)
@@ -520,12 +520,12 @@ def test_a_start_does_not_reuse_a_block_number_that_the_log_names(
         for _ in range(4):
             harness.send("T", b"old", properties={props.DELAY_IN_SECONDS: "1"})
             harness.advance(6000)
-        assert len(harness.broker.context.blocks) == 0
+        assert len(harness.broker.parts.blocks) == 0
         harness.restart(clean=True)
         for delay_s in (30, 40):
             answer = harness.send("T", b"new", properties={props.DELAY_IN_SECONDS: str(delay_s)})
         assert answer.code != 0, "1 to 4 are named, and 5 is in use"
-        snapshot = harness.broker.context.paths.snapshot
+        snapshot = harness.broker.parts.paths.snapshot
         harness.crash()
         snapshot.unlink()
         harness.start()
@@ -543,7 +543,7 @@ class TestDamage:
             for i in range(3):
                 harness.send("T", b"%d" % i, properties={props.DELAY_IN_SECONDS: "20"})
             harness.restart()
-            paths = next(iter(harness.broker.context.blocks)).paths
+            paths = next(iter(harness.broker.parts.blocks)).paths
             harness.stop()
             yield harness, paths
 
@@ -556,8 +556,8 @@ class TestDamage:
         units[2 * BLOCK_UNIT.size - 1] |= FLAG_DONE
         file.write_bytes(units)
         harness.start()
-        assert int(harness.broker.context.timer.pending.counts.by_queue.sum()) == 2
-        snapshot = harness.broker.context.paths.snapshot
+        assert int(harness.broker.parts.timer.pending.counts.by_queue.sum()) == 2
+        snapshot = harness.broker.parts.paths.snapshot
         harness.stop()
         shutil.rmtree(paths.queue)
         snapshot.unlink(missing_ok=True)  # a broker that ran for a short time may have none

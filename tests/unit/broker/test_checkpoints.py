@@ -47,7 +47,7 @@ def test_one_checkpoint_of_blocks_runs_at_a_time(
     harness: BrokerHarness, background: HeldWorker, monkeypatch: pytest.MonkeyPatch, error: OSError | None
 ) -> None:
     made: list[str] = []
-    monkeypatch.setattr(harness.broker.context.blocks, "checkpoint_job", counted(made, error))
+    monkeypatch.setattr(harness.broker.parts.blocks, "checkpoint_job", counted(made, error))
     for count in (1, 2, 3):
         harness.advance(5 * EVERY_MS)
         assert len(made) == count
@@ -59,7 +59,7 @@ def test_the_disk_rests_nine_times_as_long_as_a_checkpoint_took(
     harness: BrokerHarness, background: HeldWorker, monkeypatch: pytest.MonkeyPatch, error: OSError | None
 ) -> None:
     made: list[str] = []
-    monkeypatch.setattr(harness.broker.context.store, "checkpoint_job", counted(made, error))
+    monkeypatch.setattr(harness.broker.parts.store, "checkpoint_job", counted(made, error))
     harness.advance(EVERY_MS)
     assert len(made) == 1
     harness.advance(3 * EVERY_MS)

@@ -65,12 +65,12 @@ class Watch:
 
     def collect(self) -> list[bytes]:
         """Collect the new messages. Returns the bodies of all messages in their order."""
-        queue = self._broker.context.store.queues.find("T", 0)
+        queue = self._broker.parts.store.queues.find("T", 0)
         if queue is not None:
             for offset in range(len(self.seen), queue.end):
                 unit = queue.read(offset, 1)[0]  # type: ignore[arg-type]
-                raw = self._broker.context.store.log.read(LogPosition(int(unit["position"])), int(unit["size"]))
-                self.seen.append((decode_record(raw).message.body, self._broker.context.clock.now_ms()))
+                raw = self._broker.parts.store.log.read(LogPosition(int(unit["position"])), int(unit["size"]))
+                self.seen.append((decode_record(raw).message.body, self._broker.parts.clock.now_ms()))
         return [body for body, _ in self.seen]
 
     async def until(self, condition: Callable[[list[bytes]], bool]) -> None:
@@ -80,8 +80,8 @@ class Watch:
 
     async def pass_ms(self, ms: int) -> None:
         """Collect messages for `ms` milliseconds."""
-        stop_s = self._broker.context.clock.monotonic() + ms / 1000
-        await self.until(lambda _: self._broker.context.clock.monotonic() >= stop_s)
+        stop_s = self._broker.parts.clock.monotonic() + ms / 1000
+        await self.until(lambda _: self._broker.parts.clock.monotonic() >= stop_s)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def get(harness: BrokerHarness) -> tuple[dict[str, str], dict[str, int]]:
 
 
 def registered(harness: BrokerHarness) -> dict[str, Any]:
-    body = json.loads(bytes(register_command(harness.broker.context.settings, harness.broker.context.topics).body))
+    body = json.loads(bytes(register_command(harness.broker.parts.settings, harness.broker.parts.topics).body))
     return dict(body["topicConfigSerializeWrapper"]["topicConfigTable"])
 
 
@@ -89,7 +89,7 @@ def test_sends_create_topics_once_auto_creation_is_on(harness: BrokerHarness) ->
     before = registered(harness)
     assert "TBW102" not in before and harness.send("NEW").code == ResponseCode.TOPIC_NOT_EXIST
     assert update(harness, autoCreateTopicEnable="true").code == OK
-    assert registered(harness)["TBW102"]["perm"] == 7 and harness.broker.context.topics.changed
+    assert registered(harness)["TBW102"]["perm"] == 7 and harness.broker.parts.topics.changed
     assert harness.send("NEW").code == OK
     assert update(harness, autoCreateTopicEnable="false").code == OK
     assert harness.send("OTHER").code == ResponseCode.TOPIC_NOT_EXIST
@@ -138,16 +138,15 @@ def test_sends_before_the_start_accept_time_are_rejected(harness: BrokerHarness)
 class TestPermission:
     def test_a_new_broker_permission_is_registered_again(self, harness: BrokerHarness) -> None:
         harness.send("T")
-        harness.broker.context.topics.note_registration()
-        version = harness.broker.context.topics.version
+        harness.broker.parts.topics.note_registration()
+        version = harness.broker.parts.topics.version
         assert registered(harness)["T"]["perm"] == 6
         assert update(harness, brokerPermission="4").code == OK
         assert (
-            harness.broker.context.topics.changed
-            and harness.broker.context.topics.version.counter == version.counter + 1
+            harness.broker.parts.topics.changed and harness.broker.parts.topics.version.counter == version.counter + 1
         )
         assert registered(harness)["T"]["perm"] == 4
-        found = harness.broker.context.topics.get("T")
+        found = harness.broker.parts.topics.get("T")
         assert found is not None and found.perm == 6  # the topic's own permission stays
 
     def test_a_broker_without_read_permission_rejects_pulls(self, harness: BrokerHarness) -> None:

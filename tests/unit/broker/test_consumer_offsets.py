@@ -15,12 +15,12 @@ from wheelmq.testing.harness import BrokerHarness
 
 
 def commit(harness: BrokerHarness, offset: int) -> None:
-    harness.broker.context.groups.get("g")
+    harness.broker.parts.groups.get("g")
     harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=offset)
 
 
 def committed(harness: BrokerHarness) -> int | None:
-    return harness.broker.context.consumer_offsets.get("g", "T", 0)
+    return harness.broker.parts.consumer_offsets.get("g", "T", 0)
 
 
 def failing(disk: SimulatedDisk) -> mock._patch[mock.Mock]:
@@ -53,7 +53,7 @@ def test_a_last_save_that_fails_leaves_the_stop_clean(harness: BrokerHarness, di
     with failing(disk):
         harness.stop()
     harness.start()
-    assert harness.broker.context.store.last_stop_was_clean
+    assert harness.broker.parts.store.last_stop_was_clean
     assert committed(harness) is None
 
 
@@ -77,9 +77,9 @@ def test_an_offset_beyond_the_end_of_its_queue_is_set_to_the_end(
 
 def test_an_offset_of_a_missing_queue_is_set_to_zero(harness: BrokerHarness) -> None:
     harness.send("T")
-    harness.broker.context.consumer_offsets.commit("g", "U", 3, 7)
+    harness.broker.parts.consumer_offsets.commit("g", "U", 3, 7)
     harness.restart()
-    assert harness.broker.context.consumer_offsets.get("g", "U", 3) == 0
+    assert harness.broker.parts.consumer_offsets.get("g", "U", 3) == 0
 
 
 class TestDeletedGroup:
@@ -88,7 +88,7 @@ class TestDeletedGroup:
         assert harness.ask_code(RequestCode.DELETE_SUBSCRIPTIONGROUP, **fields).code == 0
 
     def test_a_deleted_group_leaves_the_pull_offsets_of_others(self, harness: BrokerHarness) -> None:
-        offsets = harness.broker.context.consumer_offsets
+        offsets = harness.broker.parts.consumer_offsets
         for _ in range(3):
             harness.send("T")
         commit(harness, 1)
@@ -101,7 +101,7 @@ class TestDeletedGroup:
         """Otherwise the reset would move a new group of that name, and the broker would ignore its commits."""
         harness.send("T")
         commit(harness, 1)
-        harness.broker.context.consumer_offsets.reset("g", "T", 0, 0)
+        harness.broker.parts.consumer_offsets.reset("g", "T", 0, 0)
         self.delete(harness)
         commit(harness, 1)
         assert committed(harness) == 1

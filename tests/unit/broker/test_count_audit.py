@@ -51,14 +51,14 @@ def fill(harness: BrokerHarness) -> dict[str, int]:
 
 def known(harness: BrokerHarness) -> dict[str, int]:
     """Return the timer's number of pending messages of each topic."""
-    return harness.broker.context.store.queues.by_topic(harness.broker.context.timer.pending.counts.by_queue)
+    return harness.broker.parts.store.queues.by_topic(harness.broker.parts.timer.pending.counts.by_queue)
 
 
 def falsify(harness: BrokerHarness) -> None:
     """Make the counts wrong: too high, too low and below 0."""
-    pending = harness.broker.context.timer.pending.counts.by_queue
-    for row in range(len(harness.broker.context.store.queues)):
-        pending[row] += {"T": 100, "L": -50, "B": -1}.get(harness.broker.context.store.queues.key(row)[0], 0)
+    pending = harness.broker.parts.timer.pending.counts.by_queue
+    for row in range(len(harness.broker.parts.store.queues)):
+        pending[row] += {"T": 100, "L": -50, "B": -1}.get(harness.broker.parts.store.queues.key(row)[0], 0)
 
 
 class TestRecount:
@@ -125,8 +125,8 @@ class TestRecount:
         fill(harness)
         harness.advance(60_000)
         before = known(harness)
-        [block] = [block for block in harness.broker.context.blocks if block.queue.end == 12]
-        del harness.broker.context.blocks._by_number[block.number]
+        [block] = [block for block in harness.broker.parts.blocks if block.queue.end == 12]
+        del harness.broker.parts.blocks._by_number[block.number]
         self.finish(harness, reading)
         assert known(harness) == before and "the count of pending messages failed" in caplog.text
 

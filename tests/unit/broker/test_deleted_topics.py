@@ -41,7 +41,7 @@ def test_a_topic_created_again_has_none_of_the_old_messages(deleted: BrokerHarne
 
 
 def test_a_deletion_removes_the_offsets_of_groups(deleted: BrokerHarness) -> None:
-    assert deleted.broker.context.consumer_offsets.get("consumers", "T", 0) is None
+    assert deleted.broker.parts.consumer_offsets.get("consumers", "T", 0) is None
 
 
 def test_the_queues_of_a_topic_created_again_begin_at_their_old_end(deleted: BrokerHarness) -> None:
@@ -59,9 +59,9 @@ def test_a_parked_message_of_a_deleted_topic_is_released_when_due(harness: Broke
 
 
 def test_a_deletion_removes_all_queue_files_but_the_last(harness: BrokerHarness) -> None:
-    folder = harness.broker.context.paths.consume_queue("T", 0)
+    folder = harness.broker.parts.paths.consume_queue("T", 0)
     harness.send("T", queue_id=0)
-    per_file = harness.broker.context.store.queues[harness.broker.context.store.queues.row("T", 0)].units_per_file
+    per_file = harness.broker.parts.store.queues[harness.broker.parts.store.queues.row("T", 0)].units_per_file
     for _ in range(2 * per_file):
         harness.submit(harness.send_command("T", queue_id=0))
     harness.tick()

@@ -99,7 +99,7 @@ def shows(*keys: str) -> Callable[[Callable[[Path], None]], Callable[[Path], Non
 def identity(folder: Path) -> None:
     chosen: dict[str, Any] = {"broker_name": "b", "cluster": "c", "broker_id": 7, "broker_ip": "10.1.2.3"}
     with BrokerHarness(folder, listen_port=777, **chosen) as harness:
-        ext = register_command(harness.broker.context.settings, harness.broker.context.topics).ext
+        ext = register_command(harness.broker.parts.settings, harness.broker.parts.topics).ext
         registered = {name: ext[name] for name in ("brokerName", "clusterName", "brokerId", "brokerAddr")}
         assert registered == {"brokerName": "b", "clusterName": "c", "brokerId": "7", "brokerAddr": "10.1.2.3:777"}
         assert harness.send("T").code == ResponseCode.SYSTEM_BUSY
@@ -117,13 +117,13 @@ def marks(folder: Path) -> None:
 @shows("defaultTopicQueueNums", "clusterTopicEnable", "brokerTopicEnable", "traceTopicEnable", "msgTraceTopicName")
 def topics(folder: Path) -> None:
     with BrokerHarness(folder / "a") as harness:
-        known = harness.broker.context.topics
+        known = harness.broker.parts.topics
         assert known.all()["DefaultCluster"].perm == known.all()["broker-a"].perm == 6 | PERM_INHERIT
         assert "RMQ_SYS_TRACE_TOPIC" not in known
     closed = {"cluster_topic_enable": False, "broker_topic_enable": False}
     traced = {"trace_topic_enable": True, "trace_topic": "traces", "default_topic_queues": 5}
     with BrokerHarness(folder / "b", **closed, **traced) as harness:
-        known = harness.broker.context.topics
+        known = harness.broker.parts.topics
         assert known.all()["DefaultCluster"].perm == known.all()["broker-a"].perm == PERM_INHERIT
         assert known.all()["traces"].write_queue_nums == 1 and known.all()["TBW102"].write_queue_nums == 5
 
@@ -146,7 +146,7 @@ def transactions(folder: Path) -> None:
         connection = test_transactions.producer(harness)
         test_transactions.half(harness)
         harness.advance(70)
-        counts = harness.disk.read(harness.broker.context.paths.config_file("transactionMetrics")) or b"{}"
+        counts = harness.disk.read(harness.broker.parts.paths.config_file("transactionMetrics")) or b"{}"
         assert json.loads(counts)["transactionCount"]["T"]["count"] == 1
         harness.advance(2000)
         assert test_transactions.checks(connection)
@@ -204,18 +204,18 @@ def expiry_of_clients(folder: Path) -> None:
 def offsets(folder: Path) -> None:
     with BrokerHarness(folder, offsets_persist_ms=70) as harness:
         harness.send("T")
-        harness.broker.context.groups.get("g")
+        harness.broker.parts.groups.get("g")
         fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
         assert harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, **fields).code == 0
         harness.advance(70)
-        stored = harness.disk.read(harness.broker.context.paths.config_file("consumerOffset.json")) or b"{}"
+        stored = harness.disk.read(harness.broker.parts.paths.config_file("consumerOffset.json")) or b"{}"
         assert json.loads(stored)["offsetTable"]["T@g"] == {"0": 1}
 
 
 @shows("flushIntervalCommitLog")
 def flushes(folder: Path) -> None:
     with BrokerHarness(folder, flush_interval_ms=700) as harness:
-        log = harness.broker.context.store.log
+        log = harness.broker.parts.store.log
         harness.send("T")
         assert log.synced == log.end  # the last flush was long ago
         harness.advance(1)
@@ -229,7 +229,7 @@ def flushes(folder: Path) -> None:
 @shows("flushDelayOffsetInterval")
 def delay_offsets(folder: Path) -> None:
     with BrokerHarness(folder, flush_delay_offset_interval=70) as harness:
-        file = harness.broker.context.paths.config_file("delayOffset.json")
+        file = harness.broker.parts.paths.config_file("delayOffset.json")
         harness.send("T", properties={"DELAY": "1"})
         harness.advance(1070)
         harness.advance(1070)
@@ -241,7 +241,7 @@ def timer_metrics(folder: Path) -> None:
     with BrokerHarness(folder, timer_flush_interval_ms=70) as harness:
         harness.send("T", delay_ms=50_000)
         harness.advance(70)
-        stored = json.loads(harness.disk.read(harness.broker.context.paths.config_file("timermetrics")) or b"{}")
+        stored = json.loads(harness.disk.read(harness.broker.parts.paths.config_file("timermetrics")) or b"{}")
         assert stored["timingCount"]["T"]["count"] == 1
 
 
@@ -260,13 +260,13 @@ def enqueue_at_run_time(folder: Path) -> None:
         for body, delay_ms in ((b"near", 200), (b"far", 20_000)):
             harness.send("T", body, delay_ms=delay_ms)
         harness.advance(10_000, model.work, 500)
-        assert (harness.bodies("T"), harness.broker.context.timer.indexed_to) == ([b"before"], 1)
+        assert (harness.bodies("T"), harness.broker.parts.timer.indexed_to) == ([b"before"], 1)
         update(harness, timerStopEnqueue="false")
         harness.advance(1)
         assert harness.bodies("T") == [b"before", b"near"]
         harness.advance(11_000, model.work, 500)
         assert harness.bodies("T") == [b"before", b"near", b"far"]
-        assert harness.broker.context.timer.indexed_to == 3
+        assert harness.broker.parts.timer.indexed_to == 3
         update(harness, timerStopEnqueue="true")
         harness.send("T", b"again", delay_ms=200)
         harness.advance(2000, model.work, 500)
@@ -324,10 +324,10 @@ def longest_delay(folder: Path) -> None:
 @shows("mappedFileSizeTimerLog", "maxHashSlotNum")
 def sizes(folder: Path) -> None:
     with BrokerHarness(folder, timer_log_file_bytes=52 * 7 + 16, max_hash_slot_num=33) as harness:
-        assert harness.broker.context.timer.log.files.file_bytes == 52 * 7 + 16
+        assert harness.broker.parts.timer.log.files.file_bytes == 52 * 7 + 16
         harness.send("T", properties={"KEYS": "k"})
         harness.advance(3000)
-        [index] = harness.broker.context.paths.index.iterdir()
+        [index] = harness.broker.parts.paths.index.iterdir()
         assert index.stat().st_size == IndexSize(33, SMALL["max_index_num"]).file_bytes
 
 
@@ -360,12 +360,12 @@ def full_log(folder: Path, **chosen: object) -> BrokerHarness:
 
 def delete_expired(harness: BrokerHarness) -> int:
     """Delete the files that may be deleted. Returns the new start of the log."""
-    harness.broker.context.expiry.note()
+    harness.broker.parts.expiry.note()
     harness.advance(600)
-    harness.broker.context.expiry.note()
-    harness.broker.context.expiry.poll()
+    harness.broker.parts.expiry.note()
+    harness.broker.parts.expiry.poll()
     harness.tick()
-    return int(harness.broker.context.store.log.start)
+    return int(harness.broker.parts.store.log.start)
 
 
 @shows("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "deleteFileBatchMax", "cleanFileForciblyEnable")
@@ -456,8 +456,8 @@ def registration(folder: Path) -> None:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with BrokerHarness(folder / str(answers), namesrv=(address,)) as harness:
             for name, value in chosen.items():
-                BROKER.set_value(harness.broker.context.settings, name, value)  # below the smallest valid value
-            registration = Registrar(harness.broker.context.settings, harness.broker.context.topics, harness.clock)
+                BROKER.set_value(harness.broker.parts.settings, name, value)  # below the smallest valid value
+            registration = Registrar(harness.broker.parts.settings, harness.broker.parts.topics, harness.clock)
             registration.start()
             async with asyncio.timeout(60):
                 for _ in range(enough):

@@ -68,11 +68,11 @@ class Admin:
         self.end_write()
 
     def retries(self) -> int | None:
-        found = self.harness.broker.context.groups.known("g")
+        found = self.harness.broker.parts.groups.known("g")
         return None if found is None else found.retry_max_times
 
     def queues(self) -> int | None:
-        found = self.harness.broker.context.topics.get("T")
+        found = self.harness.broker.parts.topics.get("T")
         return None if found is None else found.read_queue_nums
 
 
@@ -137,12 +137,12 @@ class TestGroups:
         admin.put_group(7)
         admin.write()
         deleted = admin.delete_group()
-        assert admin.harness.broker.context.groups.get("g") is not None and admin.retries() == 16
+        assert admin.harness.broker.parts.groups.get("g") is not None and admin.retries() == 16
         admin.write(fails=True)
         assert codes(deleted) == [FAILED] and admin.retries() == 7
 
     def test_a_failed_change_of_forbidden_topics_keeps_the_stored_ones(self, admin: Admin) -> None:
-        groups = admin.harness.broker.context.groups
+        groups = admin.harness.broker.parts.groups
         first = admin.forbid(readable=False)
         admin.begin_write(fails=True)
         second = admin.forbid(readable=False)
@@ -163,7 +163,7 @@ class TestGroups:
         admin.end_write()
         admin.write()
         assert codes(forbidden) == [0] and admin.retries() == 7
-        assert admin.harness.broker.context.groups.is_forbidden("g", "T")
+        assert admin.harness.broker.parts.groups.is_forbidden("g", "T")
 
 
 class TestTopics:
@@ -208,4 +208,4 @@ def test_a_change_beyond_the_limit_of_waiting_changes_is_rejected(admin: Admin) 
         admin.harness.tick()
     assert codes(*asked) == [ResponseCode.SYSTEM_BUSY] * 3
     assert admin.retries() is admin.queues() is None
-    assert not admin.harness.broker.context.groups.is_forbidden("g", "T")
+    assert not admin.harness.broker.parts.groups.is_forbidden("g", "T")

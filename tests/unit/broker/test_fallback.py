@@ -59,7 +59,7 @@ def send(harness: BrokerHarness, delays_ms: list[int], name: str = "m") -> dict[
 def index(harness: BrokerHarness, model: PipelineModel) -> None:
     """Run the pipeline until it has indexed all messages."""
     harness.advance(4000, model.work, 500)
-    assert harness.broker.context.timer.indexed_to == harness.broker.context.timer.queue.end
+    assert harness.broker.parts.timer.indexed_to == harness.broker.parts.timer.queue.end
 
 
 def lateness(harness: BrokerHarness, due: dict[bytes, int]) -> dict[bytes, int]:
@@ -71,7 +71,7 @@ def lateness(harness: BrokerHarness, due: dict[bytes, int]) -> dict[bytes, int]:
 
 
 def armed_by_lane(harness: BrokerHarness) -> int:
-    return harness.broker.context.timer.pending.armed_by["wheel_lane"]
+    return harness.broker.parts.timer.pending.armed_by["wheel_lane"]
 
 
 class TestWheelLane:
@@ -101,8 +101,8 @@ class TestWheelLane:
         due = send(harness, [1000 + 1777 * i for i in range(60)])
         harness.advance(120_000, model.work, 500)
         assert set(lateness(harness, due).values()) == {0}
-        assert armed_by_lane(harness) == 0 and harness.broker.context.pipeline.fallback.wheel_lane.slots_walked == 0
-        assert not harness.broker.context.pipeline.fallback.is_active
+        assert armed_by_lane(harness) == 0 and harness.broker.parts.pipeline.fallback.wheel_lane.slots_walked == 0
+        assert not harness.broker.parts.pipeline.fallback.is_active
 
     def test_overdue_messages_leave_at_once(self, harness: BrokerHarness) -> None:
         due = send(harness, [40_000 + 1000 * i for i in range(100)])
@@ -139,7 +139,7 @@ class TestWheelLane:
         assert len(held) and armed_by_lane(waiting) == 0
         due |= send(waiting, [3200, 3700], "late")  # for slots of the job, which runs
         assert model.work() is Done.COMMITTED
-        assert waiting.broker.context.timer.indexed_to == 4
+        assert waiting.broker.parts.timer.indexed_to == 4
         waiting.run_jobs()
         invariants.check(waiting.broker)
         waiting.advance(20_000, waiting.run_jobs, 500)
@@ -150,9 +150,7 @@ class TestWheelLane:
         due = send(harness, [40_000])
         index(harness, model)
         harness.advance(32_000)
-        assert (
-            harness.broker.context.timer.scans.scanned_through_ms > harness.broker.context.timer.scans.walked_through_ms
-        )
+        assert harness.broker.parts.timer.scans.scanned_through_ms > harness.broker.parts.timer.scans.walked_through_ms
         assert armed_by_lane(harness) == 1
         due |= send(harness, [4200, 4700], "late")
         plan = model.plan()
@@ -196,7 +194,7 @@ class TestWheelLane:
         due = send(harness, [40_000 + 1000 * i for i in range(150)])
         index(harness, model)
         harness.advance(100_000)
-        scanned_ms = harness.broker.context.timer.scans.scanned_through_ms
+        scanned_ms = harness.broker.parts.timer.scans.scanned_through_ms
         model.open()
         plan = model.plan()
         assert plan is not None and plan.walk_after_ms >= scanned_ms
@@ -210,7 +208,7 @@ class TestWheelLane:
     ) -> None:
         due = send(harness, [40_500, 45_500])
         index(harness, PipelineModel(harness))
-        bad_ms = harness.broker.context.timer.wheel.floor_slot(due[b"m0"])
+        bad_ms = harness.broker.parts.timer.wheel.floor_slot(due[b"m0"])
         read_walk = staging.read_walk
 
         def read(view: object, after_ms: int, through_ms: int, **options: int) -> object:
@@ -240,20 +238,20 @@ class TestWheelLane:
 class TestIndexLane:
     def test_the_broker_indexes_messages_without_a_pipeline(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         due = send(harness, [10_000 + 1000 * i for i in range(200)])
-        timer = harness.broker.context.timer
+        timer = harness.broker.parts.timer
         harness.advance(fallback.AWAY_MS - 2000)
         assert timer.indexed_to == 0
         harness.advance(4000)
         assert timer.indexed_to == timer.queue.end == 200
-        mark = MarkFile(disk, harness.broker.context.paths).load()
+        mark = MarkFile(disk, harness.broker.parts.paths).load()
         assert mark is not None and mark.queue_offset == 200
         invariants.check(harness.broker)
         harness.advance(40_000)
         harness.restart(clean=False)
-        assert harness.broker.context.timer.indexed_to == 200
+        assert harness.broker.parts.timer.indexed_to == 200
         harness.advance(120_000)
         assert set(lateness(harness, due).values()) == {0}
-        assert harness.broker.context.timer.pending.armed_by["near_lane"] == 0
+        assert harness.broker.parts.timer.pending.armed_by["near_lane"] == 0
 
     def test_messages_that_roll_leave_on_time(self, tmp_path: Path) -> None:
         """The wheel and the roll window have 20 s: messages roll, and slots of the wheel are used again."""
@@ -265,17 +263,17 @@ class TestIndexLane:
             harness.advance(100_000)
             invariants.check(harness.broker)
             assert set(lateness(harness, due).values()) == {0}
-            assert harness.broker.context.timer.indexed_to > 0 and armed_by_lane(harness) > 0
+            assert harness.broker.parts.timer.indexed_to > 0 and armed_by_lane(harness) > 0
 
     def test_the_broker_indexes_in_several_steps(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(index_lane, "ROWS_MAX", 7)
         monkeypatch.setattr(fallback, "ROWS_MAX", 7)
         due = send(harness, [100_000 + 10 * i for i in range(50)])
-        turns = harness.broker.context.timer.turns.turn
+        turns = harness.broker.parts.timer.turns.turn
         harness.advance(fallback.AWAY_MS + 3000)
-        timer = harness.broker.context.timer
+        timer = harness.broker.parts.timer
         assert timer.indexed_to == 50 and timer.turns.turn >= turns + 8
-        assert harness.broker.context.pipeline.fallback.indexed == 50
+        assert harness.broker.parts.pipeline.fallback.indexed == 50
         harness.advance(60_000)
         assert set(lateness(harness, due).values()) == {0}
 
@@ -285,24 +283,24 @@ class TestIndexLane:
         monkeypatch.setattr(fallback, "CROWDED", 20)
         send(harness, [90_000] * 25)
         harness.advance(fallback.CROWDED_AWAY_MS + 1000)
-        assert harness.broker.context.timer.indexed_to == 25 and harness.broker.context.timer.pending.notes.count == 0
+        assert harness.broker.parts.timer.indexed_to == 25 and harness.broker.parts.timer.pending.notes.count == 0
 
     def test_the_broker_indexes_only_messages_on_disk(self, tmp_path: Path) -> None:
         flushes = HeldWorker()
         with BrokerHarness(tmp_path, worker=flushes, background=HeldWorker(), **WIDE) as harness:
             send(harness, [90_000] * 3)
             harness.advance(fallback.AWAY_MS + 5000)
-            assert harness.broker.context.timer.indexed_to == 0
+            assert harness.broker.parts.timer.indexed_to == 0
             for _ in range(4):
                 harness.run_jobs()
                 harness.advance(2000)
-            assert harness.broker.context.timer.indexed_to == 3
+            assert harness.broker.parts.timer.indexed_to == 3
             invariants.check(harness.broker)
 
     def test_a_plan_of_a_pipeline_replaces_a_step_of_the_broker(self, waiting: BrokerHarness, held: HeldWorker) -> None:
         due = send(waiting, [100_000] * 3)
         waiting.advance(fallback.AWAY_MS + 1000)
-        assert len(held) > 0 and waiting.broker.context.timer.indexed_to == 0
+        assert len(held) > 0 and waiting.broker.parts.timer.indexed_to == 0
         held.work()
         model = PipelineModel(waiting)
         model.is_patient = False
@@ -311,9 +309,9 @@ class TestIndexLane:
         assert plan is not None and plan.index_to == 3
         held.report()  # the broker discards its own rows
         waiting.tick()
-        assert waiting.broker.context.timer.indexed_to == 0 and waiting.broker.context.timer.turns.plan == plan
+        assert waiting.broker.parts.timer.indexed_to == 0 and waiting.broker.parts.timer.turns.plan == plan
         model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])
-        assert waiting.broker.context.timer.indexed_to == 3
+        assert waiting.broker.parts.timer.indexed_to == 3
         waiting.advance(60_000, waiting.run_jobs, 500)
         assert set(lateness(waiting, due).values()) == {0}
 
@@ -328,12 +326,12 @@ class TestIndexLane:
         assert plan is not None
         winners = [model.hand_over(plan, task) for task in model.read(plan)]
         harness.advance(fallback.HUNG_MS - 10_000, model.renew, 1000)
-        assert harness.broker.context.timer.indexed_to == 0
+        assert harness.broker.parts.timer.indexed_to == 0
         with pytest.raises(Refused, match="STALE"):
             harness.advance(15_000, model.renew, 1000)
         assert "has not committed a turn" in caplog.text
         harness.advance(1000)
-        assert harness.broker.context.timer.indexed_to == 10
+        assert harness.broker.parts.timer.indexed_to == 10
         with pytest.raises(Refused, match="STALE"):
             model.commit(plan, winners)
         invariants.check(harness.broker)
@@ -348,17 +346,17 @@ class TestIndexLane:
         model.open()
         epoch = model.epoch
         harness.advance(60_000, model.renew, 1000)
-        assert harness.broker.context.timer.turns.epoch == epoch
+        assert harness.broker.parts.timer.turns.epoch == epoch
 
     def test_an_index_step_on_a_full_disk_is_repeated_later(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         """A step without room for its units changes nothing. The broker repeats it when there is room."""
         due = send(harness, [150_000 + 10 * i for i in range(150)])  # more than one file of units
         disk.is_full = lambda path: True
         harness.advance(fallback.AWAY_MS + 5000)
-        assert harness.broker.context.timer.indexed_to == 0 and harness.broker.context.timer.turns.plan is None
+        assert harness.broker.parts.timer.indexed_to == 0 and harness.broker.parts.timer.turns.plan is None
         disk.is_full = lambda path: False
         harness.advance(3000)
-        assert harness.broker.context.timer.indexed_to == 150
+        assert harness.broker.parts.timer.indexed_to == 150
         invariants.check(harness.broker)
         harness.advance(100_000)
         assert set(lateness(harness, due).values()) == {0}
@@ -389,7 +387,7 @@ class TestKills:
                 harness.restart(clean=False)
                 harness.advance(end_ms - harness.now_ms)
             invariants.check(harness.broker)
-            assert harness.broker.context.timer.indexed_to == len(due)
+            assert harness.broker.parts.timer.indexed_to == len(due)
             return stops.passed[first:], max(lateness(harness, due).values())
 
     def test_a_kill_at_a_failpoint_of_either_lane_delays_no_message(
@@ -415,7 +413,7 @@ class TestTimercheck:
         index(harness, PipelineModel(harness))
         harness.advance(70_000)
         assert set(lateness(harness, {body: due[body] for body in harness.bodies("T")}).values()) == {0}
-        paths, now_ms = harness.broker.context.paths, harness.now_ms
+        paths, now_ms = harness.broker.parts.paths, harness.now_ms
         harness.stop() if clean else harness.crash()
         check = load_check(disk, paths)
         assert check is not None and now_ms - 3000 <= check.last_read_ms <= now_ms

@@ -43,7 +43,7 @@ class TestCrashLoop:
     def test_no_message_waits_longer_than_for_a_hung_pipeline(self, harness: BrokerHarness, period_ms: int) -> None:
         send(harness, [30_000 + 5000 * i for i in range(30)], "indexed")  # the wheel lane begins the fallback
         index(harness, PipelineModel(harness, holder_id="supervisor"))
-        timer, oldest_ms, waited_ms = harness.broker.context.timer, harness.now_ms, 0
+        timer, oldest_ms, waited_ms = harness.broker.parts.timer, harness.now_ms, 0
         for i in range(720_000 // period_ms):
             if timer.indexed_to == timer.queue.end:
                 oldest_ms = harness.now_ms
@@ -51,7 +51,7 @@ class TestCrashLoop:
             crash(harness)
             harness.advance(period_ms)
             waited_ms = max(waited_ms, harness.now_ms - oldest_ms if timer.indexed_to < timer.queue.end else 0)
-        assert harness.broker.context.pipeline.fallback.indexed > 0
+        assert harness.broker.parts.pipeline.fallback.indexed > 0
         assert waited_ms <= fallback.HUNG_MS + 2 * period_ms
         invariants.check(harness.broker)
 
@@ -67,14 +67,14 @@ class TestCrashLoop:
             due |= send(harness, [200_000, 210_000], f"{i}-") if i < 50 else {}
             crash(harness)
             harness.advance(8000)
-        assert harness.broker.context.timer.pending.notes.passed_over > 0
+        assert harness.broker.parts.timer.pending.notes.passed_over > 0
         assert set(lateness(harness, due).values()) == {0}
 
     def test_a_step_without_messages_on_disk_does_not_end_a_takeover(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The broker takes the lease back for its step, and not for a step that could not begin."""
-        lane = harness.broker.context.pipeline.fallback.index_lane
+        lane = harness.broker.parts.pipeline.fallback.index_lane
         start, left = lane.start, [3]
 
         def start_late(now_ms: int, durable: int) -> bool:
@@ -87,7 +87,7 @@ class TestCrashLoop:
         send(harness, [300_000] * 3)
         harness.advance(fallback.HUNG_MS - 3000, model.renew, 1000)
         harness.advance(12_000)
-        assert harness.broker.context.pipeline.fallback.indexed == 3
+        assert harness.broker.parts.pipeline.fallback.indexed == 3
 
     def test_a_new_pipeline_has_time_for_its_first_turn(self, harness: BrokerHarness) -> None:
         """A crash long ago does not shorten the time of a pipeline that starts later."""
@@ -98,12 +98,12 @@ class TestCrashLoop:
         model.open()
         epoch = model.epoch
         harness.advance(fallback.HUNG_MS - 10_000, model.renew, 1000)
-        assert harness.broker.context.timer.turns.epoch == epoch
+        assert harness.broker.parts.timer.turns.epoch == epoch
 
 
 def write_link(harness: BrokerHarness, position: int, target: int) -> None:
     """Overwrite the link of the timer log unit at `position`."""
-    files = harness.broker.context.timer.log.files
+    files = harness.broker.parts.timer.log.files
     at = position % files.file_bytes + TIMER_UNIT.position_of("previous_position")
     files.file_at(position).view[at : at + 8] = target.to_bytes(8, "big", signed=True)
 
@@ -114,8 +114,8 @@ class TestDamagedSlots:
             due = send(harness, [80_000] * 6, "other")  # more than the first file of the timer log
             due |= send(harness, [40_500, 40_600, 45_500, 50_500])
             index(harness, PipelineModel(harness))
-            slot_ms = harness.broker.context.timer.wheel.floor_slot(due[b"m0"])
-            write_link(harness, harness.broker.context.timer.wheel.last_position(slot_ms), 0)
+            slot_ms = harness.broker.parts.timer.wheel.floor_slot(due[b"m0"])
+            write_link(harness, harness.broker.parts.timer.wheel.last_position(slot_ms), 0)
             harness.advance(120_000)
             released = {
                 record.message.body: record.store_ms - due[record.message.body] for record in harness.read_queue("T")
@@ -142,11 +142,11 @@ class TestDamagedSlots:
         fail_in_slot(harness, monkeypatch, due[b"m0"], StoreUnreadable("damaged"))
         harness.advance(60_000)
         harness.advance(5000, model.work, 500)  # turns do not read the slot either: it is not later than A
-        timer, broker = harness.broker.context.timer, harness.broker
+        timer, broker = harness.broker.parts.timer, harness.broker
         slot_ms = timer.wheel.floor_slot(due[b"m0"])
-        assert overdue(broker.context) == (1, harness.now_ms - slot_ms - 1000)
-        assert "1 slots cannot be read" in pipeline_problem(broker.context)
-        check = load_check(disk, broker.context.paths)
+        assert overdue(broker.parts.metric_sources) == (1, harness.now_ms - slot_ms - 1000)
+        assert "1 slots cannot be read" in pipeline_problem(broker.parts)
+        check = load_check(disk, broker.parts.paths)
         assert check is not None and check.last_read_ms == slot_ms == timer.check(None).last_read_ms
         invariants.check(broker)
         monkeypatch.undo()
@@ -154,8 +154,8 @@ class TestDamagedSlots:
         assert lateness(harness, due)[b"m1"] == 0
         assert (
             not timer.scans.skipped
-            and "slots" not in pipeline_problem(broker.context)
-            and overdue(broker.context).messages == 0
+            and "slots" not in pipeline_problem(broker.parts)
+            and overdue(broker.parts.metric_sources).messages == 0
         )
         assert timer.check(None).last_read_ms > due[b"m1"]
 
@@ -166,7 +166,7 @@ class TestDamagedSlots:
         index(harness, PipelineModel(harness))
         fail_in_slot(harness, monkeypatch, due[b"m0"], StoreUnreadable("damaged"))
         harness.advance(60_000)
-        slot_ms, paths = harness.broker.context.timer.wheel.floor_slot(due[b"m0"]), harness.broker.context.paths
+        slot_ms, paths = harness.broker.parts.timer.wheel.floor_slot(due[b"m0"]), harness.broker.parts.paths
         harness.stop()
         check = load_check(disk, paths)
         assert check is not None and check.last_read_ms == slot_ms
@@ -176,9 +176,9 @@ class TestDamagedSlots:
     ) -> None:
         due = send(harness, [40_000 + 1000 * i for i in range(20)])
         index(harness, PipelineModel(harness))
-        add = harness.broker.context.timer.scans.skipped
+        add = harness.broker.parts.timer.scans.skipped
         for i in range(0, 20, 2):
-            slot_ms = harness.broker.context.timer.wheel.floor_slot(due[f"m{i}".encode()])
+            slot_ms = harness.broker.parts.timer.wheel.floor_slot(due[f"m{i}".encode()])
             fail_in_slot(harness, monkeypatch, slot_ms, StoreUnreadable("damaged"))
         monkeypatch.setattr(wheel_lane, "TRIES", 1)
         monkeypatch.setattr(wheel_lane, "RETRY_MS", 10)
@@ -194,11 +194,14 @@ class TestDamagedSlots:
         """A damaged link that ends the chain early loses no message silently."""
         due = send(harness, [40_100, 40_200, 40_300, 45_500])
         index(harness, PipelineModel(harness))
-        slot_ms = harness.broker.context.timer.wheel.floor_slot(due[b"m0"])
-        newest = harness.broker.context.timer.wheel.last_position(slot_ms)
+        slot_ms = harness.broker.parts.timer.wheel.floor_slot(due[b"m0"])
+        newest = harness.broker.parts.timer.wheel.last_position(slot_ms)
         write_link(harness, newest, -1)
         harness.advance(60_000)
-        assert slot_ms in harness.broker.context.timer.scans.skipped and overdue(harness.broker.context).messages == 3
+        assert (
+            slot_ms in harness.broker.parts.timer.scans.skipped
+            and overdue(harness.broker.parts.metric_sources).messages == 3
+        )
         write_link(harness, newest, newest - TIMER_UNIT.size)
         harness.advance(skipped.RETRY_MS)
         assert len(lateness(harness, due)) == 4
@@ -211,12 +214,12 @@ class TestDamagedSlots:
         monkeypatch.setattr(staging, "_take_details", lambda rows, units: np.zeros(len(rows), np.bool_))
         due = send(harness, [40_100, 40_200, 40_300, 40_400, 40_500, 45_500])
         index(harness, PipelineModel(harness))
-        position = int(harness.broker.context.timer.queue.read(QueueOffset(2), 1)["position"][0])
-        harness.broker.context.store.log.files.file_at(position).view[position + 4 : position + 8] = bytes(4)
+        position = int(harness.broker.parts.timer.queue.read(QueueOffset(2), 1)["position"][0])
+        harness.broker.parts.store.log.files.file_at(position).view[position + 4 : position + 8] = bytes(4)
         harness.advance(60_000)
         released = {r.message.body: r.store_ms - due[r.message.body] for r in harness.read_queue("T")}
         assert released == {body: 0 for body in due if body != b"m2"}
-        assert f"positions [{position}]" in caplog.text and not harness.broker.context.timer.scans.skipped
+        assert f"positions [{position}]" in caplog.text and not harness.broker.parts.timer.scans.skipped
 
     def test_the_timer_log_keeps_the_units_of_a_skipped_slot(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -226,7 +229,7 @@ class TestDamagedSlots:
             index(harness, PipelineModel(harness))
             fail_in_slot(harness, monkeypatch, due[b"m0"], StoreUnreadable("damaged"))
             harness.advance(60_000)
-            timer = harness.broker.context.timer
+            timer = harness.broker.parts.timer
             drop = timer.drop_log()
             if drop is not None:
                 drop()
@@ -235,7 +238,7 @@ class TestDamagedSlots:
 
 def fail_in_slot(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, due_ms: int, error: Exception) -> None:
     """Let each scan of the slot of `due_ms` raise `error`."""
-    slot_ms = harness.broker.context.timer.wheel.floor_slot(due_ms)
+    slot_ms = harness.broker.parts.timer.wheel.floor_slot(due_ms)
     read_walk = staging.read_walk
 
     def read(view: object, after_ms: int, through_ms: int, **options: int) -> object:
@@ -256,10 +259,10 @@ class TestEnd:
         harness.advance(40_000)
         model = PipelineModel(harness)
         model.open()
-        assert harness.broker.context.pipeline.fallback.is_active
+        assert harness.broker.parts.pipeline.fallback.is_active
         assert model.plan() is not None
         harness.advance(30_000, model.renew, 1000)
-        assert harness.broker.context.pipeline.fallback.is_active
+        assert harness.broker.parts.pipeline.fallback.is_active
         assert "turns run again" not in caplog.text
 
     def test_a_pipeline_without_work_ends_the_fallback_after_a_lead(
@@ -272,9 +275,9 @@ class TestEnd:
         assert set(lateness(harness, due).values()) == {0}
         model = PipelineModel(harness)
         harness.advance(25_000, model.work, 1000)
-        assert harness.broker.context.pipeline.fallback.is_active
+        assert harness.broker.parts.pipeline.fallback.is_active
         harness.advance(10_000, model.work, 1000)
-        assert not harness.broker.context.pipeline.fallback.is_active
+        assert not harness.broker.parts.pipeline.fallback.is_active
         assert caplog.text.count("turns run again") == 1
 
 
@@ -293,10 +296,10 @@ class TestErrorsOfIndexSteps:
         harness.advance(fallback.AWAY_MS + 5000)
         assert tries and min(b - a for a, b in pairwise(tries)) >= fallback.STEP_MS
         assert "failed to index messages itself" in caplog.text and "ZeroDivisionError" in caplog.text
-        assert not harness.broker.context.steps.failures
+        assert not harness.broker.parts.steps.failures
         monkeypatch.undo()
         harness.advance(5000)
-        assert harness.broker.context.timer.indexed_to == 1
+        assert harness.broker.parts.timer.indexed_to == 1
         harness.advance(140_000)
         assert set(lateness(harness, due).values()) == {0}
 
@@ -307,10 +310,8 @@ class TestErrorsOfIndexSteps:
             raise ZeroDivisionError("a defect")
 
         harness.allows_failed_steps = True
-        monkeypatch.setattr(harness.broker.context.pipeline.fallback, "poll", fail)
+        monkeypatch.setattr(harness.broker.parts.pipeline.fallback, "poll", fail)
         model = PipelineModel(harness)
         send(harness, [40_000])
         index(harness, model)  # plans are made in the same tick
-        assert (
-            harness.broker.context.steps.failures["fallback"] and not harness.broker.context.steps.failures["pipeline"]
-        )
+        assert harness.broker.parts.steps.failures["fallback"] and not harness.broker.parts.steps.failures["pipeline"]

@@ -54,7 +54,7 @@ def pull(harness: BrokerHarness, topic: str = "T", *, version: int = 1, **fields
 
 def stored_filters(harness: BrokerHarness) -> dict[str, Any]:
     """Return the filters in consumerFilter.json by topic and group."""
-    raw = (harness.broker.context.paths.config_file("consumerFilter.json")).read_bytes()
+    raw = (harness.broker.parts.paths.config_file("consumerFilter.json")).read_bytes()
     table = msgspec.json.decode(raw)["filterDataByTopic"]
     assert all(one["topic"] == topic for topic, one in table.items())
     return {topic: one["groupFilterData"] for topic, one in table.items()}
@@ -159,7 +159,7 @@ class TestPull:
         assert [record.message.body for record in waiting.records] == [b"later"]
 
     def test_a_filtered_pull_skips_a_damaged_message(self, harness: BrokerHarness) -> None:
-        log = harness.broker.context.store.log
+        log = harness.broker.parts.store.log
         log.damaged = frozenset({log.start})
         assert harness.pull("T", subscription="TRUE", expressionType=SQL92).records[0].message.body == b"15"
 
@@ -235,7 +235,7 @@ class TestCheck:
 class TestHolds:
     @pytest.fixture(autouse=True)
     def topic(self, harness: BrokerHarness) -> None:
-        harness.broker.context.topics.create_for_group("T", 2)
+        harness.broker.parts.topics.create_for_group("T", 2)
         send_heartbeat(harness, sql("n > 10"))
 
     def hold(self, harness: BrokerHarness, offset: int = 0) -> Ask:
@@ -325,7 +325,7 @@ class TestFile:
     def test_no_file_is_written_without_valid_expressions(self, harness: BrokerHarness) -> None:
         send_heartbeat(harness, {"topic": "T", "subString": "A"}, sql("n >"))
         harness.restart()
-        assert not harness.broker.context.paths.config_file("consumerFilter.json").exists()
+        assert not harness.broker.parts.paths.config_file("consumerFilter.json").exists()
 
     def test_the_filter_of_an_unsubscribed_topic_is_marked_dead(self, harness: BrokerHarness) -> None:
         send_heartbeat(harness, sql("n > 10"), sql("n > 20", topic="U"))
@@ -359,7 +359,7 @@ class TestFile:
         harness.advance(60_000)
         alive = stored_filters(harness)
         harness.restart(clean=False)
-        known = harness.broker.context.consumer_filters.find("T", "consumers")
+        known = harness.broker.parts.consumer_filters.find("T", "consumers")
         assert known is not None and known.is_dead
         assert known.data.dead_time == harness.now_ms - DIED_BEFORE_START_MS
         send_heartbeat(harness, sql("n > 10"))
@@ -371,7 +371,7 @@ class TestFile:
         connections = [harness.connect(), harness.connect()]
         for connection in connections:
             send_heartbeat(harness, sql("n > 10"), connection=connection)
-        known = harness.broker.context.consumer_filters.find("T", "consumers")
+        known = harness.broker.parts.consumer_filters.find("T", "consumers")
         assert known is not None
         harness.lose(connections[0])
         assert not known.is_dead
@@ -380,15 +380,15 @@ class TestFile:
 
     def test_an_invalid_expression_in_the_file_is_ignored(self, harness: BrokerHarness) -> None:
         send_heartbeat(harness, sql("n > 10"), sql("n > 20", topic="U"))
-        path = harness.broker.context.paths.config_file("consumerFilter.json")
+        path = harness.broker.parts.paths.config_file("consumerFilter.json")
         harness.stop()
         path.write_bytes(path.read_bytes().replace(b"n > 20", b"n > > "))
         harness.start()
-        assert harness.broker.context.consumer_filters.find("U", "consumers") is None
-        assert harness.broker.context.consumer_filters.find("T", "consumers") is not None
+        assert harness.broker.parts.consumer_filters.find("U", "consumers") is None
+        assert harness.broker.parts.consumer_filters.find("T", "consumers") is not None
 
     def test_a_file_written_by_apaches_broker_is_read(self, harness: BrokerHarness) -> None:
-        path = harness.broker.context.paths.config_file("consumerFilter.json")
+        path = harness.broker.parts.paths.config_file("consumerFilter.json")
         harness.stop()
         path.write_text(
             '{"filterDataByTopic":{"T":{"groupFilterData":{"consumers":{"bloomFilterData":{"bitNum":112,"bitPos":'

@@ -78,12 +78,12 @@ class TestSync:
         assert (asked.answer is None) is waits
 
     def test_a_oneway_send_asks_for_no_flush(self, harness: BrokerHarness) -> None:
-        harness.broker.context.topics.create_for_group("T", 1)
-        harness.broker.context.topics.file.save_now()
+        harness.broker.parts.topics.create_for_group("T", 1)
+        harness.broker.parts.topics.file.save_now()
         harness.submit(harness.send_command("T"), oneway=True)
-        assert not harness.broker.context.flush.is_asked_for()
+        assert not harness.broker.parts.flush.is_asked_for()
         harness.submit(harness.send_command("T"))
-        assert harness.broker.context.flush.is_asked_for()
+        assert harness.broker.parts.flush.is_asked_for()
 
     def test_a_delayed_send_waits_for_the_disk(self, harness: BrokerHarness) -> None:
         asked = harness.submit(harness.send_command("T", delay_ms=5000))
@@ -99,9 +99,9 @@ class TestSync:
         harness.run_jobs()
         harness.submit(harness.send_command("T", properties={props.WAIT: "false"}))
         harness.tick()
-        harness.broker.context.flush.tick(harness.broker.context.clock.monotonic_ms() + 500, is_burst=True)
+        harness.broker.parts.flush.tick(harness.broker.parts.clock.monotonic_ms() + 500, is_burst=True)
         harness.run_jobs()
-        assert harness.broker.context.store.log.synced == harness.broker.context.store.log.end
+        assert harness.broker.parts.store.log.synced == harness.broker.parts.store.log.end
 
     def test_pulls_do_not_wait_for_the_disk(self, harness: BrokerHarness) -> None:
         harness.submit(harness.send_command("T", b"x"))
@@ -161,11 +161,11 @@ class TestFailure:
         first = harness.submit(harness.send_command("T"))
         harness.tick()  # its flush is running, so no other can begin
         assert len(worker) and first.answer is None
-        pending = harness.broker.context.timer.pending
+        pending = harness.broker.parts.timer.pending
         monkeypatch.setattr(pending, "take_journal", mock.Mock(side_effect=OSError(5, "planted")))
         harness.submit(harness.send_command("T"))
         assert harness.end_round()
-        assert harness.broker.context.health.failure is not None
+        assert harness.broker.parts.health.failure is not None
         assert first.answer is not None and first.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
 
     def test_a_failure_in_a_tick_answers_waiting_sends_in_that_tick(
@@ -174,11 +174,11 @@ class TestFailure:
         harness.allows_failed_steps = True
         timer = harness.submit(harness.send_command("T", b"timer", delay_ms=500))
         harness.end_round()
-        pending = harness.broker.context.timer.pending
+        pending = harness.broker.parts.timer.pending
         harness.clock.advance(500)
         monkeypatch.setattr(pending, "take_journal", mock.Mock(side_effect=ValueError("planted")))
         harness.broker.tick()  # the release fails the broker, and the process may stop before another tick
-        assert harness.broker.context.health.failure is not None
+        assert harness.broker.parts.health.failure is not None
         timer.connection.flush()
         assert timer.answer is not None and timer.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
 
@@ -188,7 +188,7 @@ class TestFailure:
         worker.fail_next(self.ERROR)
         worker.run()
         harness.tick()
-        assert harness.broker.context.health.failure is self.ERROR
+        assert harness.broker.parts.health.failure is self.ERROR
         assert asked.answer is None or asked.answer.code != 0
         assert harness.send("T", properties={props.WAIT: "false"}).code == ResponseCode.SERVICE_NOT_AVAILABLE
         harness.advance(500)
@@ -216,7 +216,7 @@ class TestFailure:
         harness.disk.syncs.clear()
         harness.run_jobs()
         assert not harness.disk.syncs
-        assert harness.broker.context.flush.next_ms() is None
+        assert harness.broker.parts.flush.next_ms() is None
         assert harness.broker.next_tick_ms() > 0
 
     def test_a_flush_that_succeeds_after_a_failure_acknowledges_no_send(
@@ -224,23 +224,23 @@ class TestFailure:
     ) -> None:
         asked = harness.submit(harness.send_command("T"))
         harness.tick()
-        synced = harness.broker.context.store.log.synced
-        harness.broker.context.health.fail(self.ERROR)
+        synced = harness.broker.parts.store.log.synced
+        harness.broker.parts.health.fail(self.ERROR)
         worker.run()
         harness.tick()
         assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
-        assert harness.broker.context.store.log.synced == synced
+        assert harness.broker.parts.store.log.synced == synced
 
     def test_no_message_is_released_after_a_failed_flush(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         harness.submit(harness.send_command("T", delay_ms=2000))
         harness.tick()
         worker.fail_next(self.ERROR)
         worker.run(1)
-        end = harness.broker.context.store.log.end
+        end = harness.broker.parts.store.log.end
         harness.clock.advance(3000)
         harness.tick()
         harness.tick()
-        assert harness.broker.context.store.log.end == end
+        assert harness.broker.parts.store.log.end == end
 
     def test_a_failed_write_of_the_mark_fails_the_broker(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         model = PipelineModel(harness)
@@ -248,7 +248,7 @@ class TestFailure:
         model.work()
         worker.fail_next(self.ERROR)
         worker.run()
-        assert harness.broker.context.health.failure is self.ERROR
+        assert harness.broker.parts.health.failure is self.ERROR
 
     def test_no_turn_is_committed_after_a_failure(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
@@ -259,20 +259,20 @@ class TestFailure:
         plan = model.plan()
         assert plan is not None
         winners = [model.hand_over(plan, task) for task in model.read(plan)]
-        harness.broker.context.health.fail(self.ERROR)
+        harness.broker.parts.health.fail(self.ERROR)
         for step in (lambda: model.commit(plan, winners), model.plan, model.open):
             with pytest.raises(Refused, match="STALE: the broker is stopping"):
                 step()
-        assert harness.broker.context.timer.turns.turn == plan.turn - 1
+        assert harness.broker.parts.timer.turns.turn == plan.turn - 1
 
     def test_a_failed_save_of_offsets_does_not_fail_the_broker(
         self, harness: BrokerHarness, worker: HeldWorker
     ) -> None:
-        harness.broker.context.consumer_offsets.commit("g", "T", 0, 5)
+        harness.broker.parts.consumer_offsets.commit("g", "T", 0, 5)
         harness.advance(6000)
         worker.fail_next(self.ERROR)
         worker.run()
-        assert harness.broker.context.health.failure is None
+        assert harness.broker.parts.health.failure is None
 
 
 class TestAsync:
@@ -290,11 +290,11 @@ class TestAsync:
         harness.send("T")
         harness.advance(500)
         harness.run_jobs()
-        assert harness.broker.context.store.log.synced == harness.broker.context.store.log.end
+        assert harness.broker.parts.store.log.synced == harness.broker.parts.store.log.end
 
     def test_few_pages_are_flushed_after_the_thorough_interval(self, harness: BrokerHarness) -> None:
         harness.restart(flush_commit_log_least_pages=4, flush_commit_log_thorough_interval=3000)
-        log = harness.broker.context.store.log
+        log = harness.broker.parts.store.log
         harness.send("T", bytes(20_000))
         harness.advance(600)
         harness.run_jobs()
@@ -309,13 +309,13 @@ class TestAsync:
         assert log.synced == log.end
 
     def test_a_flush_during_a_burst_waits_for_several_intervals(self, harness: BrokerHarness) -> None:
-        flush, log = harness.broker.context.flush, harness.broker.context.store.log
+        flush, log = harness.broker.parts.flush, harness.broker.parts.store.log
         harness.advance(1000)
         harness.send("T")
         harness.run_jobs()
         assert log.synced == log.end, "the last flush was long ago"
         harness.send("T")
-        now_ms = harness.broker.context.clock.monotonic_ms()
+        now_ms = harness.broker.parts.clock.monotonic_ms()
         flush.tick(now_ms + 500 * BURST_INTERVALS - 1, is_burst=True)
         harness.run_jobs()
         assert log.synced < log.end
@@ -325,11 +325,11 @@ class TestAsync:
 
     def test_a_burst_does_not_prolong_a_long_interval(self, harness: BrokerHarness) -> None:
         harness.restart(flush_interval_ms=BURST_MS_MAX)
-        flush, log = harness.broker.context.flush, harness.broker.context.store.log
+        flush, log = harness.broker.parts.flush, harness.broker.parts.store.log
         harness.send("T")
         harness.run_jobs()
         harness.send("T")
-        flush.tick(harness.broker.context.clock.monotonic_ms() + BURST_MS_MAX, is_burst=True)
+        flush.tick(harness.broker.parts.clock.monotonic_ms() + BURST_MS_MAX, is_burst=True)
         harness.run_jobs()
         assert log.synced == log.end
 
@@ -340,14 +340,14 @@ class TestAsync:
         harness.send("T")
         harness.run_jobs()
         harness.send("T", bytes(10_000))
-        harness.broker.context.flush.tick(harness.broker.context.clock.monotonic_ms() + 500, is_burst=True)
+        harness.broker.parts.flush.tick(harness.broker.parts.clock.monotonic_ms() + 500, is_burst=True)
         harness.run_jobs()
-        assert harness.broker.context.store.log.synced == harness.broker.context.store.log.end
+        assert harness.broker.parts.store.log.synced == harness.broker.parts.store.log.end
 
     def test_pages_after_the_end_of_the_log_are_not_flushed(self, harness: BrokerHarness) -> None:
         """The broker has touched these pages to avoid page faults. A flush would bring the faults back."""
         harness.send("T")
-        log = harness.broker.context.store.log
+        log = harness.broker.parts.store.log
         file = log.files.file_at(0)
         ahead = 64 * PAGE_BYTES
         file.array[ahead] = 1

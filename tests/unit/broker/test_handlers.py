@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from wheelmq.broker.calls import Calls, Unanswered
+from wheelmq.broker.handler_table import BoundHandler
 from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.delay.listing import END
 from wheelmq.formats.disk.message import Host
@@ -52,7 +53,7 @@ class TestConsumerOffsets:
         return harness.ask_code(RequestCode.QUERY_CONSUMER_OFFSET, **{**self.FIELDS, **fields})
 
     def update(self, harness: BrokerHarness, **fields: object) -> Command:
-        harness.broker.context.groups.get("g")
+        harness.broker.parts.groups.get("g")
         return harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, **{**self.FIELDS, "commitOffset": 5, **fields})
 
     def test_a_committed_offset_is_returned(self, harness: BrokerHarness) -> None:
@@ -87,7 +88,7 @@ class TestConsumerOffsets:
 
     def test_a_oneway_commit_is_stored_without_an_answer(self, harness: BrokerHarness) -> None:
         harness.send("T")
-        harness.broker.context.groups.get("g")
+        harness.broker.parts.groups.get("g")
         ext = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "9"}
         asked = harness.submit(Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext), oneway=True)
         harness.tick()
@@ -187,7 +188,7 @@ class TestMembers:
         assert (answer.version, answer.ext["IS_SUPPORT_HEART_BEAT_V2"]) == (479, "false")
         send_heartbeat(harness, two, "a")
         assert self.members(harness) == ["a", "b"]
-        retry = harness.broker.context.topics.get("%RETRY%g")
+        retry = harness.broker.parts.topics.get("%RETRY%g")
         assert retry is not None and retry.write_queue_nums == 1
 
     def test_members_are_notified_of_changes(self, harness: BrokerHarness) -> None:
@@ -234,7 +235,7 @@ class TestMembers:
         one, two = harness.connect(), harness.connect()
         for connection, client in ((one, "a"), (two, "b")):
             send_heartbeat(harness, connection, client, producers=("p",))
-        clients = harness.broker.context.clients
+        clients = harness.broker.parts.clients
         clients.consumers["g"].clients = Closed(clients.consumers["g"].clients)
         clients.producers["p"] = Closed(clients.producers["p"])
         assert clients.lose(one) == ["g"]
@@ -246,7 +247,7 @@ class TestMembers:
         """The setting applies to clients that leave, too. As in Apache's broker, lost clients cause notifications."""
         one, two, three = (harness.connect() for _ in range(3))
         send_heartbeat(harness, one, "a")
-        group = harness.broker.context.groups.get("g")
+        group = harness.broker.parts.groups.get("g")
         assert group is not None
         group.notify_consumer_ids_changed_enable = False
         take_notified_groups(one)
@@ -300,15 +301,15 @@ class TestMembers:
             harness.advance(10_000)
             send_heartbeat(harness, one, "a")
         assert self.members(harness) == ["a"]
-        assert harness.broker.context.clients.producers == {}
+        assert harness.broker.parts.clients.producers == {}
 
     def test_a_group_is_removed_with_its_last_member(self, harness: BrokerHarness) -> None:
         one = harness.connect()
         send_heartbeat(harness, one, producers=("p",))
-        assert "p" in harness.broker.context.clients.producers
+        assert "p" in harness.broker.parts.clients.producers
         harness.lose(one)
         assert self.members(harness) is None
-        assert harness.broker.context.clients.producers == {} == harness.broker.context.clients.consumers
+        assert harness.broker.parts.clients.producers == {} == harness.broker.parts.clients.consumers
 
     def test_a_client_with_two_connections_survives_the_loss_of_one(self, harness: BrokerHarness) -> None:
         one, two = harness.connect(), harness.connect()
@@ -322,7 +323,7 @@ class TestMembers:
         one = harness.connect()
         send_heartbeat(harness, one, producers=("p",))
         harness.ask_code(RequestCode.UNREGISTER_CLIENT, connection=one, clientID="c", producerGroup="p")
-        assert harness.broker.context.clients.producers == {}
+        assert harness.broker.parts.clients.producers == {}
         assert self.members(harness) == ["c"]
 
     @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"clientID":5}'])
@@ -392,7 +393,7 @@ class TestLocks:
     def test_expired_locks_are_removed(self, harness: BrokerHarness) -> None:
         self.lock(harness, "a", 0, 1, 2)
         harness.advance(75_000)
-        assert len(harness.broker.context.locks) == 0 and not harness.broker.context.locks._locks
+        assert len(harness.broker.parts.locks) == 0 and not harness.broker.parts.locks._locks
 
     def test_the_number_of_locks_is_limited(self) -> None:
         locks = QueueLocks(1000, count_max=3)
@@ -412,17 +413,17 @@ class TestTopics:
     def test_a_created_topic_survives_a_restart(self, harness: BrokerHarness, clean: bool) -> None:
         assert self.create(harness, order=True).code == 0
         harness.restart(clean=clean)
-        config = harness.broker.context.topics.get("T")
+        config = harness.broker.parts.topics.get("T")
         assert config is not None
         assert (config.read_queue_nums, config.write_queue_nums, config.perm, config.order) == (4, 2, 6, True)
 
     def test_a_changed_topic_increments_the_version(self, harness: BrokerHarness) -> None:
         self.create(harness)
-        version = harness.broker.context.topics.version.counter
+        version = harness.broker.parts.topics.version.counter
         self.create(harness, perm=4)
-        config = harness.broker.context.topics.get("T")
+        config = harness.broker.parts.topics.get("T")
         assert config is not None and config.perm == 4
-        assert harness.broker.context.topics.version.counter == version + 1
+        assert harness.broker.parts.topics.version.counter == version + 1
 
     @pytest.mark.parametrize("topic", ["", "a b", "x" * 128, "TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
     def test_invalid_and_reserved_names_are_rejected(self, harness: BrokerHarness, topic: str) -> None:
@@ -434,7 +435,7 @@ class TestTopics:
         for _ in range(2):
             assert harness.ask_code(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code == 0
         harness.restart()
-        assert harness.broker.context.topics.get("T") is None
+        assert harness.broker.parts.topics.get("T") is None
 
     def test_an_unreadable_topic_file_prevents_the_start(self, harness: BrokerHarness) -> None:
         self.create(harness)
@@ -449,7 +450,7 @@ class TestTopics:
 
     def test_system_topics_exist(self, harness: BrokerHarness) -> None:
         for topic, queues, perm in (("TBW102", 8, 7), ("SELF_TEST_TOPIC", 1, 6), ("DefaultCluster", 16, 7)):
-            config = harness.broker.context.topics.get(topic)
+            config = harness.broker.parts.topics.get(topic)
             assert config is not None and (config.write_queue_nums, config.perm) == (queues, perm)
 
 
@@ -504,12 +505,10 @@ class TestDispatch:
     def test_an_exception_of_a_handler_is_answered(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def boom(request: object, broker: object) -> None:
+        def boom(request: object) -> None:
             raise ValueError("x" * 5000)
 
-        from wheelmq.broker import dispatch
-
-        monkeypatch.setitem(dispatch.HANDLERS, 13, boom)
+        monkeypatch.setitem(harness.broker.dispatch.handlers, 13, BoundHandler(boom, ()))
         answer = harness.ask(Command(code=13))
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert (answer.remark or "").startswith("ValueError: xxx") and len(answer.remark or "") <= 1024
@@ -518,12 +517,10 @@ class TestDispatch:
     def test_an_exception_of_a_handler_is_logged_with_its_command(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def boom(request: object, broker: object) -> None:
+        def boom(request: object) -> None:
             raise ValueError("unforeseen")
 
-        from wheelmq.broker import dispatch
-
-        monkeypatch.setitem(dispatch.HANDLERS, 13, boom)
+        monkeypatch.setitem(harness.broker.dispatch.handlers, 13, BoundHandler(boom, ()))
         ext = {"topic": "T" * 500, "AccessKey": "s3cret"}
         harness.ask(Command(code=13, ext=ext, body=b"private", version=401))
         (record,) = [record for record in caplog.records if record.exc_info]
@@ -549,9 +546,7 @@ class TestDispatch:
         assert any(text.startswith("held request with code=11 from 10.0.0.") for text in caplog.messages)
 
     def test_a_handler_may_return_no_answer(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-        from wheelmq.broker import dispatch
-
-        monkeypatch.setitem(dispatch.HANDLERS, 13, lambda request, broker: None)
+        monkeypatch.setitem(harness.broker.dispatch.handlers, 13, BoundHandler(lambda request: None, ()))
         with pytest.raises(NoAnswer):
             harness.ask(Command(code=13))
 
@@ -578,7 +573,7 @@ class TestDispatch:
         send_heartbeat(harness, connection)
         harness.feed(raw, connection)
         assert not connection.is_open
-        assert harness.broker.context.clients.consumers == {}
+        assert harness.broker.parts.clients.consumers == {}
         assert harness.send("T").code == 0
 
     def test_an_unexpected_answer_is_counted_and_ignored(self, harness: BrokerHarness) -> None:
@@ -586,7 +581,7 @@ class TestDispatch:
 
         harness.feed(frame.encode(Command(code=0, opaque=77, flag=FLAG_RESPONSE)))
         harness.tick()
-        assert harness.broker.context.calls.counts["unknown"] == 1
+        assert harness.broker.parts.calls.counts["unknown"] == 1
 
 
 class TestCalls:
@@ -594,9 +589,9 @@ class TestCalls:
         from wheelmq.formats.wire import frame
 
         connection, got = harness.connect(), list[Command | Unanswered]()
-        deadline_ms = harness.broker.context.clock.monotonic_ms() + 10_000
+        deadline_ms = harness.broker.parts.clock.monotonic_ms() + 10_000
         for _ in range(2):
-            harness.broker.context.calls.ask(connection, Command(code=307), deadline_ms, got.append)
+            harness.broker.parts.calls.ask(connection, Command(code=307), deadline_ms, got.append)
         harness.tick()
         first, second = connection.requests
         assert first.opaque != second.opaque and not first.is_oneway
@@ -606,13 +601,13 @@ class TestCalls:
         assert len(got) == 1  # the answer came over another connection
         harness.advance(10_000)
         assert got[1] is Unanswered.LATE
-        assert harness.broker.context.calls.counts == {"unknown": 1, "late": 1}
+        assert harness.broker.parts.calls.counts == {"unknown": 1, "late": 1}
         harness.feed(frame.encode(Command(code=0, opaque=first.opaque, flag=FLAG_RESPONSE)), connection)
         assert len(got) == 2
 
     def test_a_lost_connection_ends_its_calls(self, harness: BrokerHarness) -> None:
         connection, got = harness.connect(), list[Command | Unanswered]()
-        calls = harness.broker.context.calls
+        calls = harness.broker.parts.calls
         for _ in range(2):
             calls.ask(connection, Command(code=307), 1 << 40, got.append)
         harness.lose(connection)
@@ -657,7 +652,7 @@ class TestRuntime:
             assert table[f"{pool}ThreadPoolQueueSize"] == table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] == "0"
         assert (table["brokerVersionDesc"], table["brokerVersion"]) == ("V5_3_3", "479")
         assert table["timerCongestNum"] == "1" and table["timerOffsetBehind"] == "1"
-        assert int(table["commitLogMaxOffset"]) == harness.broker.context.store.log.end
+        assert int(table["commitLogMaxOffset"]) == harness.broker.parts.store.log.end
 
     def test_the_metrics_request_returns_timers_and_ticks(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=500)

@@ -36,21 +36,19 @@ def test_a_thousand_new_groups_cause_one_write_of_each_table(tmp_path: Path) -> 
         asked = harness.submit(heartbeat(1000))
         harness.settle()
         assert asked.answer is not None and asked.answer.code == 0  # the answer does not wait for the disk
-        assert len(harness.broker.context.clients.consumers) == 1000 and not tables
+        assert len(harness.broker.parts.clients.consumers) == 1000 and not tables
         harness.advance(1000)
         with mock.patch.object(config_file, "save", wraps=config_file.save) as saves:
             tables.run()
         assert saves.call_count == 2
         harness.restart(clean=False)
-        assert (
-            harness.broker.context.groups.known("g999") is not None and "%RETRY%g999" in harness.broker.context.topics
-        )
+        assert harness.broker.parts.groups.known("g999") is not None and "%RETRY%g999" in harness.broker.parts.topics
 
 
 def test_a_clean_stop_saves_the_tables(harness: BrokerHarness) -> None:
     harness.ask(heartbeat(3))
     harness.restart()
-    assert harness.broker.context.groups.known("g2") is not None and "%RETRY%g2" in harness.broker.context.topics
+    assert harness.broker.parts.groups.known("g2") is not None and "%RETRY%g2" in harness.broker.parts.topics
 
 
 def test_a_heartbeat_of_many_groups_is_served_in_slices(harness: BrokerHarness) -> None:
@@ -58,13 +56,13 @@ def test_a_heartbeat_of_many_groups_is_served_in_slices(harness: BrokerHarness) 
     harness.clock.monotonic = lambda: ticking() + next(counter)  # type: ignore[method-assign]
     counter = iter(i * 0.001 for i in range(1_000_000))  # each read of the clock takes 1 ms
     asked = harness.submit(heartbeat(1000))
-    served = len(harness.broker.context.clients.consumers)
+    served = len(harness.broker.parts.clients.consumers)
     assert 0 < served < 10 and asked.answer is None
     harness.tick()
-    assert served < len(harness.broker.context.clients.consumers) < 20
+    assert served < len(harness.broker.parts.clients.consumers) < 20
     harness.lose(asked.connection)
     harness.settle()
-    assert not harness.broker.context.slices.has_more() and not harness.broker.context.clients.consumers
+    assert not harness.broker.parts.slices.has_more() and not harness.broker.parts.clients.consumers
 
 
 @pytest.mark.parametrize(("groups", "subscriptions"), [(ENTRIES_MAX // 2 + 1, 1), (1, ENTRIES_MAX)])
@@ -73,19 +71,19 @@ def test_a_heartbeat_with_too_many_groups_or_topics_is_rejected(
 ) -> None:
     answer = harness.ask(heartbeat(groups, subscriptions))
     assert answer.code == ResponseCode.INVALID_PARAMETER and str(ENTRIES_MAX) in (answer.remark or "")
-    assert not harness.broker.context.clients.consumers
+    assert not harness.broker.parts.clients.consumers
 
 
 def test_a_group_stays_if_its_deletion_fails(harness: BrokerHarness) -> None:
     body = json.dumps({"groupName": "g", "retryMaxTimes": 3}).encode()
     assert harness.ask_code(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == 0
-    harness.broker.context.groups.forbid("g", "T", forbidden=True)
+    harness.broker.parts.groups.forbid("g", "T", forbidden=True)
     harness.advance(2000)
     harness.disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.REPLACE])
     answer = harness.ask_code(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="g", cleanOffset=True)
     assert answer.code == ResponseCode.SYSTEM_ERROR and "subscriptionGroup.json" in (answer.remark or "")
-    known = harness.broker.context.groups.known("g")
-    assert known is not None and known.retry_max_times == 3 and harness.broker.context.groups.is_forbidden("g", "T")
+    known = harness.broker.parts.groups.known("g")
+    assert known is not None and known.retry_max_times == 3 and harness.broker.parts.groups.is_forbidden("g", "T")
 
 
 class TestExpressions:
@@ -104,7 +102,7 @@ class TestExpressions:
             harness.tick()
             assert asked.answer is not None and asked.answer.code == 0
             assert pulled.answer is not None and pulled.answer.code == 0
-            assert harness.broker.context.consumer_filters.find("t0", "g0") is not None
+            assert harness.broker.parts.consumer_filters.find("t0", "g0") is not None
             assert (
                 harness.ask(heartbeat(1, subString=self.LONG, expressionType="SQL92")).code == 0
             )  # the broker knows the expression now
@@ -149,7 +147,7 @@ class TestRequestsDuringParsing:
         parsing.lose(asked.connection)
         assert reading.run() == 1
         parsing.settle()
-        assert not parsing.broker.context.clients.consumers and not len(parsing.broker.context.clients.unfinished)
+        assert not parsing.broker.parts.clients.consumers and not len(parsing.broker.parts.clients.unfinished)
 
     def test_a_group_that_the_client_left_is_not_registered(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
         asked = parsing.submit(self.long_heartbeat(2))
@@ -157,8 +155,8 @@ class TestRequestsDuringParsing:
         reading.run()
         parsing.settle()
         assert asked.answer is not None and asked.answer.code == 0
-        assert list(parsing.broker.context.clients.consumers) == ["g1"] and not len(
-            parsing.broker.context.clients.unfinished
+        assert list(parsing.broker.parts.clients.consumers) == ["g1"] and not len(
+            parsing.broker.parts.clients.unfinished
         )
 
     def test_a_producer_group_that_the_client_left_is_not_registered(
@@ -170,26 +168,24 @@ class TestRequestsDuringParsing:
         assert parsing.ask(self.leave("p", "producerGroup")).code == 0
         reading.run()
         parsing.settle()
-        assert list(parsing.broker.context.clients.consumers) == ["g0"] and not parsing.broker.context.clients.producers
+        assert list(parsing.broker.parts.clients.consumers) == ["g0"] and not parsing.broker.parts.clients.producers
 
     def test_a_later_heartbeat_wins(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
         parsing.submit(self.long_heartbeat(2))
         assert parsing.ask(heartbeat(1, subscriptions=2)).code == 0
         reading.run()
         parsing.settle()
-        consumers = parsing.broker.context.clients.consumers
+        consumers = parsing.broker.parts.clients.consumers
         assert sorted(consumers) == ["g0", "g1"] and sorted(consumers["g0"].subscriptions) == ["t0", "t1"]
 
     def test_a_group_left_between_slices_is_not_registered(self, harness: BrokerHarness) -> None:
         with mock.patch.object(slices, "SLICE_S", 0.0):  # one group for each slice
             asked = harness.submit(heartbeat(100))
-            assert len(harness.broker.context.clients.consumers) < 10
+            assert len(harness.broker.parts.clients.consumers) < 10
             harness.ask(self.leave("g50"))
             harness.settle()
         assert asked.answer is not None and asked.answer.code == 0
-        assert len(harness.broker.context.clients.consumers) == 99 and not len(
-            harness.broker.context.clients.unfinished
-        )
+        assert len(harness.broker.parts.clients.consumers) == 99 and not len(harness.broker.parts.clients.unfinished)
 
     def test_a_client_with_many_pulls_lost_between_slices_does_not_join(self, harness: BrokerHarness) -> None:
         harness.send("T", queue_id=0)
@@ -199,12 +195,12 @@ class TestRequestsDuringParsing:
             asked = harness.submit(heartbeat(100))
             harness.lose(asked.connection)
             harness.settle()
-        assert not harness.broker.context.clients.consumers and not len(harness.broker.context.clients.unfinished)
+        assert not harness.broker.parts.clients.consumers and not len(harness.broker.parts.clients.unfinished)
 
     def test_a_heartbeat_without_a_free_slice_is_rejected(self, harness: BrokerHarness) -> None:
         with mock.patch.object(slices, "UNDER_WAY_MAX", 0):
             assert harness.ask(heartbeat(100)).code == ResponseCode.SYSTEM_BUSY
-        assert not len(harness.broker.context.clients.unfinished)
+        assert not len(harness.broker.parts.clients.unfinished)
 
     def pull(self, harness: BrokerHarness) -> Ask:
         fields = {"subscription": self.LONG, "expressionType": "SQL92"}
@@ -215,7 +211,7 @@ class TestRequestsDuringParsing:
         parsing.lose(asked[0].connection)
         reading.run()
         parsing.settle()
-        assert not len(parsing.broker.context.holds)
+        assert not len(parsing.broker.parts.holds)
 
     def test_a_pull_beyond_the_limit_of_holds_is_rejected_after_parsing(
         self, parsing: BrokerHarness, reading: HeldWorker
@@ -225,6 +221,6 @@ class TestRequestsDuringParsing:
             first, second = self.pull(parsing), self.pull(parsing)
             reading.run()
             parsing.settle()
-        assert first.answer is None and len(parsing.broker.context.holds) == 1
+        assert first.answer is None and len(parsing.broker.parts.holds) == 1
         assert second.answer is not None and second.answer.code == ResponseCode.SYSTEM_BUSY
         assert parsing.broker.dispatch.counts["failed"] == failed + 1

@@ -63,22 +63,22 @@ class Crowd:
 
 
 def test_a_message_wakes_only_the_pulls_of_its_queue(harness: BrokerHarness, reads: mock.Mock) -> None:
-    harness.broker.context.topics.create_for_group("T", QUEUES)
+    harness.broker.parts.topics.create_for_group("T", QUEUES)
     crowd = Crowd(harness)
     for i in range(HOLDS):
         crowd.pull("T", i % QUEUES)
     harness.tick()
-    assert len(harness.broker.context.holds) == HOLDS
+    assert len(harness.broker.parts.holds) == HOLDS
     reads.reset_mock()
     harness.send("T", b"one", queue_id=7)
     woken = crowd.answered()
     assert woken == list(range(7, HOLDS, QUEUES)) and crowd.codes(woken) == {0}
     assert reads.call_count == len(woken)
-    assert len(harness.broker.context.holds) == HOLDS - len(woken)
+    assert len(harness.broker.parts.holds) == HOLDS - len(woken)
     reads.reset_mock()
     harness.advance(HOLD_MS)
     assert crowd.codes(crowd.answered()) == {ResponseCode.PULL_NOT_FOUND}
-    assert reads.call_count == HOLDS - len(woken) and len(harness.broker.context.holds) == 0
+    assert reads.call_count == HOLDS - len(woken) and len(harness.broker.parts.holds) == 0
 
 
 def test_a_message_wakes_only_the_pulls_of_its_tag(harness: BrokerHarness, reads: mock.Mock) -> None:
@@ -86,7 +86,7 @@ def test_a_message_wakes_only_the_pulls_of_its_tag(harness: BrokerHarness, reads
 
     Messages of some tags were stored before the pulls were held.
     """
-    harness.broker.context.topics.create_for_group("T", 1)
+    harness.broker.parts.topics.create_for_group("T", 1)
     harness.send("T", properties={"TAGS": "tag7"})
     crowd = Crowd(harness)
     for i in range(HOLDS):
@@ -165,7 +165,7 @@ class TestByTags:
         assert self.found(asked)[:2] == (0, 2)
 
     def test_a_message_wakes_a_pull_at_an_empty_queue(self, harness: BrokerHarness) -> None:
-        harness.broker.context.topics.create_for_group("T", 1)
+        harness.broker.parts.topics.create_for_group("T", 1)
         asked = self.hold(harness, 0)
         self.send(harness, "B", "A")
         assert self.found(asked)[:2] == (0, 2)
@@ -174,22 +174,22 @@ class TestByTags:
         """The deadline falls between the write of the units and the wake. No unit is skipped."""
         self.send(harness, "B")
         asked = self.hold(harness, 1)
-        store = harness.broker.context.store
+        store = harness.broker.parts.store
         harness.submit(harness.send_command("T", b"A", properties={"TAGS": "A"}))
         store.queues.write(store.journal.rows())
-        harness.broker.context.holds.expire(harness.broker.context.clock.monotonic_ms() + HOLD_MS)
+        harness.broker.parts.holds.expire(harness.broker.parts.clock.monotonic_ms() + HOLD_MS)
         harness.tick()
         assert self.found(asked)[:2] == (0, 2)
 
     def test_a_unit_without_a_tag_code_wakes_all_pulls(self, harness: BrokerHarness) -> None:
-        harness.broker.context.topics.create_for_group("T", 1)
-        harness.broker.context.topics.file.save_now()
+        harness.broker.parts.topics.create_for_group("T", 1)
+        harness.broker.parts.topics.file.save_now()
         asked = self.hold(harness, 0)
-        row = harness.broker.context.store.queues.row("T", 0)
+        row = harness.broker.parts.store.queues.row("T", 0)
         harness.submit(harness.send_command("T", b"x"))
-        harness.broker.context.store.journal.rows()[0, TAG_CODE] = 1 << 40
+        harness.broker.parts.store.journal.rows()[0, TAG_CODE] = 1 << 40
         harness.tick()
-        assert row == harness.broker.context.store.queues.row("T", 0)
+        assert row == harness.broker.parts.store.queues.row("T", 0)
         assert self.found(asked)[:2] == (0, 1)
 
     def test_a_pull_waits_for_the_tags_of_its_heartbeat(self, harness: BrokerHarness) -> None:
@@ -206,7 +206,7 @@ class TestByTags:
 
     def test_answered_and_lost_pulls_leave_no_state(self, harness: BrokerHarness) -> None:
         self.send(harness, "B")
-        holds = harness.broker.context.holds
+        holds = harness.broker.parts.holds
         for wanted in ("A", "A || C", "*"):
             self.hold(harness, 1, wanted)
         left = self.hold(harness, 1, "D || E")
@@ -220,7 +220,7 @@ class TestBySql:
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Iterator[BrokerHarness]:
         with BrokerHarness(tmp_path, enable_property_filter=True) as harness:
-            harness.broker.context.topics.create_for_group("T", 1)
+            harness.broker.parts.topics.create_for_group("T", 1)
             yield harness
 
     def crowd(self, harness: BrokerHarness, *expressions: str) -> Crowd:
@@ -229,7 +229,7 @@ class TestBySql:
         for i in range(100 * len(expressions)):
             expression = expressions[i % len(expressions)]
             crowd.pull(
-                "T", 0, harness.broker.context.store.queues.end("T", 0), subscription=expression, expressionType="SQL92"
+                "T", 0, harness.broker.parts.store.queues.end("T", 0), subscription=expression, expressionType="SQL92"
             )
         harness.tick()
         return crowd
@@ -317,21 +317,21 @@ class TestChangesDuringAHold:
         broker = harness.broker
         match what:
             case "topic":
-                topic = broker.context.topics.get("T")
+                topic = broker.parts.topics.get("T")
                 assert topic is not None
-                broker.context.topics.put(structs.replace(topic, perm=PERM_WRITE))
+                broker.parts.topics.put(structs.replace(topic, perm=PERM_WRITE))
             case "group":
-                broker.context.groups.put_all([GroupConfig(group_name="g", consume_enable=False)])
+                broker.parts.groups.put_all([GroupConfig(group_name="g", consume_enable=False)])
             case "forbidden":
-                broker.context.groups.forbid("g", "T", forbidden=True)
+                broker.parts.groups.forbid("g", "T", forbidden=True)
             case _:
-                broker.context.settings.broker.permission = PERM_WRITE
+                broker.parts.settings.broker.permission = PERM_WRITE
         harness.submit(harness.send_command("T", properties={"TAGS": "A"}))
         harness.tick()
         assert self.code(held) == ResponseCode.NO_PERMISSION
 
     def test_a_held_pull_of_a_deleted_topic_is_rejected(self, harness: BrokerHarness, held: Ask) -> None:
-        harness.broker.context.topics.delete("T")
+        harness.broker.parts.topics.delete("T")
         harness.advance(HOLD_MS)
         assert self.code(held) == ResponseCode.TOPIC_NOT_EXIST
 
@@ -405,8 +405,8 @@ class TestBounds:
         closed = harness.connect()
         harness.lose(closed)
         request = Request(Command(code=RequestCode.PULL_MESSAGE), closed)
-        answer = harness.broker.context.holds.wait(request, "key", HOLD_MS, lambda last: None)
-        assert not len(harness.broker.context.holds) and answer.is_over
+        answer = harness.broker.parts.holds.wait(request, "key", HOLD_MS, lambda last: None)
+        assert not len(harness.broker.parts.holds) and answer.is_over
 
 
 class TestAttempts:
@@ -416,7 +416,7 @@ class TestAttempts:
         """Hold a request under the key "key", and return the answers that it gets."""
         given: list[Given] = []
         request = Request(Command(code=RequestCode.QUERY_MESSAGE), harness.client)
-        answer = harness.broker.context.holds.wait(request, "key", HOLD_MS, attempt)
+        answer = harness.broker.parts.holds.wait(request, "key", HOLD_MS, attempt)
         answer.when_given(given.append)
         assert answer.is_accepted
         return given
@@ -426,20 +426,20 @@ class TestAttempts:
             raise PeerError(ResponseCode.NO_PERMISSION, "not you")
 
         given = self.wait(harness, fail)
-        harness.broker.context.holds.wake("key")
-        assert [str(error) for error in given] == ["not you"] and not len(harness.broker.context.holds)
+        harness.broker.parts.holds.wake("key")
+        assert [str(error) for error in given] == ["not you"] and not len(harness.broker.parts.holds)
 
     def test_the_last_attempt_may_return_no_answer(self, harness: BrokerHarness) -> None:
         calls: list[bool] = []
         given = self.wait(harness, lambda last: calls.append(last))
-        harness.broker.context.holds.wake("key")
+        harness.broker.parts.holds.wake("key")
         harness.advance(HOLD_MS)
-        assert calls == [False, True] and given == [None] and not len(harness.broker.context.holds)
+        assert calls == [False, True] and given == [None] and not len(harness.broker.parts.holds)
 
     def test_a_lost_connection_ends_the_wait(self, harness: BrokerHarness) -> None:
         given = self.wait(harness, lambda last: None)
         harness.lose(harness.client)
-        assert given == [None] and not len(harness.broker.context.holds)
+        assert given == [None] and not len(harness.broker.parts.holds)
 
 
 class TestDeadline:
@@ -451,16 +451,16 @@ class TestDeadline:
         """Hold a request for `answer`. Return the answers that it gets."""
         given: list[Given] = []
         command = Command(code=RequestCode.WMQ_FIND_TIMERS, flag=FLAG_ONEWAY if oneway else 0)
-        holds = harness.broker.context.holds
+        holds = harness.broker.parts.holds
         holds.with_deadline(Request(command, harness.client), answer, 1000, lambda: self.LATE).when_given(given.append)
         return given
 
     def test_a_given_answer_ends_the_wait(self, harness: BrokerHarness) -> None:
         answer, found = Deferred(), Command(code=0)
         given = self.hold(harness, answer)
-        assert len(harness.broker.context.holds) == 1 and answer.is_accepted
+        assert len(harness.broker.parts.holds) == 1 and answer.is_accepted
         answer.give(found)
-        assert given == [found] and not len(harness.broker.context.holds)
+        assert given == [found] and not len(harness.broker.parts.holds)
         harness.advance(1000)
         assert given == [found]
 
@@ -468,7 +468,7 @@ class TestDeadline:
         answer = Deferred()
         given = self.hold(harness, answer)
         harness.advance(1000)
-        assert given == [self.LATE] and not len(harness.broker.context.holds)
+        assert given == [self.LATE] and not len(harness.broker.parts.holds)
         answer.give(Command(code=0))
         assert given == [self.LATE]
 
@@ -476,16 +476,16 @@ class TestDeadline:
         answer = Deferred()
         given = self.hold(harness, answer)
         harness.lose(harness.client)
-        assert given == [None] and answer.is_over and not len(harness.broker.context.holds)
+        assert given == [None] and answer.is_over and not len(harness.broker.parts.holds)
 
     def test_an_answer_that_is_given_already_is_not_held(self, harness: BrokerHarness) -> None:
         answer, found = Deferred(), Command(code=0)
         answer.give(found)
-        assert self.hold(harness, answer) == [found] and not len(harness.broker.context.holds)
+        assert self.hold(harness, answer) == [found] and not len(harness.broker.parts.holds)
 
     def test_a_oneway_request_is_not_held(self, harness: BrokerHarness) -> None:
         answer = Deferred()
-        assert self.hold(harness, answer, oneway=True) == [None] and not len(harness.broker.context.holds)
+        assert self.hold(harness, answer, oneway=True) == [None] and not len(harness.broker.parts.holds)
 
 
 def test_a_reset_wakes_only_the_pulls_of_its_group(harness: BrokerHarness) -> None:
@@ -519,7 +519,7 @@ class TestSlices:
         harness.submit(harness.send_command("T", b"new", queue_id=0))
         harness.end_round()
         assert reads.call_count <= 2 * WOKEN_MAX and harness.broker.next_tick_ms() == 0
-        assert len(crowd.answered()) == self.HELD and not harness.broker.context.holds.has_more()
+        assert len(crowd.answered()) == self.HELD and not harness.broker.parts.holds.has_more()
         assert reads.call_count == self.HELD
 
     def test_many_expired_pulls_are_answered_in_slices(
@@ -536,10 +536,10 @@ class TestSlices:
         for _ in range(self.HELD):
             harness.submit(harness.pull_command("T", 0, 1, hold_ms=HOLD_MS), connection)
         harness.lose(connection)
-        assert len(harness.broker.context.holds) == self.HELD - WOKEN_MAX
+        assert len(harness.broker.parts.holds) == self.HELD - WOKEN_MAX
         harness.send("T", b"new", queue_id=0)  # wakes none of them
         harness.settle()
-        assert len(harness.broker.context.holds) == 0 and not harness.broker.context.holds.has_more()
+        assert len(harness.broker.parts.holds) == 0 and not harness.broker.parts.holds.has_more()
 
     def test_a_message_sent_between_slices_hides_no_earlier_message(self, harness: BrokerHarness) -> None:
         """A pull by tags continues at its first match, even if a later match arrived before its check."""
@@ -561,7 +561,7 @@ class TestSlices:
         harness.submit(harness.send_command("T", b"new", queue_id=0))
         harness.submit(harness.send_command("Quiet", b"new", queue_id=0))
         harness.tick()
-        assert asked.answer is not None and len(harness.broker.context.holds) > self.HELD // 4
+        assert asked.answer is not None and len(harness.broker.parts.holds) > self.HELD // 4
 
     def test_pulls_that_arrive_between_slices_are_woken(self, harness: BrokerHarness, crowd: Crowd) -> None:
         harness.submit(harness.send_command("T", b"new", queue_id=0))
@@ -570,4 +570,4 @@ class TestSlices:
         harness.broker.end_round()
         harness.submit(harness.send_command("T", b"newer", queue_id=0))
         harness.settle()
-        assert asked.answer is not None and len(harness.broker.context.holds) == 0
+        assert asked.answer is not None and len(harness.broker.parts.holds) == 0

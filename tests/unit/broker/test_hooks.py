@@ -72,7 +72,7 @@ def seen() -> Seen:
 @pytest.fixture
 def rpc(harness: BrokerHarness, seen: Seen) -> BrokerHarness:
     harness.send("T")
-    harness.broker.context.hooks.register_rpc_hook(seen)
+    harness.broker.parts.hooks.register_rpc_hook(seen)
     return harness
 
 
@@ -102,7 +102,7 @@ class TestRpc:
                 assert response is not None
                 response.ext["mine"] = "yes"
 
-        rpc.broker.context.hooks.rpc[:] = [Changes()]
+        rpc.broker.parts.hooks.rpc[:] = [Changes()]
         assert rpc.send("T").ext["mine"] == "yes"
         assert rpc.bodies("T") == [b"body", b"changed"]
 
@@ -120,14 +120,14 @@ class TestRpc:
         answer = rpc.send("T")
         assert (answer.code, answer.remark) == (code, remark)
         assert [code for _, _, code in seen.after] == [code]
-        rpc.broker.context.hooks.rpc.clear()
+        rpc.broker.parts.hooks.rpc.clear()
         assert rpc.bodies("T") == [b"body"]
 
     def test_an_error_after_a_request_replaces_the_answer(self, rpc: BrokerHarness, seen: Seen) -> None:
         seen.raises_after = KeyError("x")
         answer = rpc.send("T")
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'x'")
-        rpc.broker.context.hooks.rpc.clear()
+        rpc.broker.parts.hooks.rpc.clear()
         assert rpc.bodies("T") == [b"body", b"body"]  # the broker had stored the message
 
     def test_rpc_hooks_see_a_held_pull_when_it_is_answered(self, rpc: BrokerHarness, seen: Seen) -> None:
@@ -150,11 +150,11 @@ class TestRpc:
 
     def test_rpc_hooks_see_the_end_of_a_oneway_pull_without_messages(self, rpc: BrokerHarness, seen: Seen) -> None:
         rpc.submit(rpc.pull_command("T", offset=1, hold_ms=1000), oneway=True)
-        assert [answered for _, _, answered in seen.after] == [None] and not len(rpc.broker.context.holds)
+        assert [answered for _, _, answered in seen.after] == [None] and not len(rpc.broker.parts.holds)
 
     def test_rpc_hooks_see_an_answer_before_it_waits_for_the_disk(self, tmp_path: Path, seen: Seen) -> None:
         with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", worker=HeldWorker()) as harness:
-            harness.broker.context.hooks.register_rpc_hook(seen)
+            harness.broker.parts.hooks.register_rpc_hook(seen)
             asked = harness.submit(harness.send_command("T"))
             harness.tick()
             assert [code for _, _, code in seen.after] == [0] and asked.answer is None
@@ -163,7 +163,7 @@ class TestRpc:
 
     def test_the_answer_of_a_failed_hook_does_not_wait_for_the_disk(self, tmp_path: Path, seen: Seen) -> None:
         with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", worker=HeldWorker()) as harness:
-            harness.broker.context.hooks.register_rpc_hook(seen)
+            harness.broker.parts.hooks.register_rpc_hook(seen)
             seen.raises_after = FORBIDDEN
             asked = harness.submit(harness.send_command("T"))
             harness.tick()
@@ -173,7 +173,7 @@ class TestRpc:
     def test_rpc_hooks_see_a_request_that_fails_after_a_wait(self, tmp_path: Path, seen: Seen) -> None:
         tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:
-            harness.broker.context.hooks.register_rpc_hook(seen)
+            harness.broker.parts.hooks.register_rpc_hook(seen)
             asked = harness.submit(harness.send_command("new"))
             harness.tick()
             assert seen.after == [] and asked.answer is None
@@ -185,7 +185,7 @@ class TestRpc:
             assert harness.broker.dispatch.counts["failed"] == 1
 
     def test_rpc_hooks_do_not_see_a_request_rejected_as_busy(self, rpc: BrokerHarness, seen: Seen) -> None:
-        rpc.broker.context.ticks.begin()
+        rpc.broker.parts.ticks.begin()
         rpc.clock.advance(1001)
         assert rpc.send("T").code == ResponseCode.SYSTEM_BUSY
         assert seen.before == seen.after == []
@@ -195,7 +195,7 @@ class TestSend:
     @pytest.fixture
     def hooked(self, harness: BrokerHarness, seen: Seen) -> BrokerHarness:
         harness.send("T")
-        harness.broker.context.hooks.register_send_message_hook(seen)
+        harness.broker.parts.hooks.register_send_message_hook(seen)
         return harness
 
     def test_the_context_of_a_send_has_the_fields_of_the_message(self, hooked: BrokerHarness, seen: Seen) -> None:
@@ -261,14 +261,14 @@ class TestAuthority:
             asked.append((address, group, topic))
             return None if topic == "T" else f"{group} may not send to {topic}"
 
-        harness.broker.context.hooks.register_topic_authority(authority)
-        harness.broker.context.hooks.register_send_message_hook(seen)
+        harness.broker.parts.hooks.register_topic_authority(authority)
+        harness.broker.parts.hooks.register_send_message_hook(seen)
         assert harness.send("T").code == 0
         answer = harness.send("U")
         assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "producers may not send to U")
         assert [context.code for context in seen.sent] == [0, ResponseCode.NO_PERMISSION]
         assert asked[1] == (f"10.0.0.1:{harness.client.peer.port}", "producers", "U")
-        assert harness.broker.context.topics.get("U") is None
+        assert harness.broker.parts.topics.get("U") is None
 
 
 class TestConsume:
@@ -276,7 +276,7 @@ class TestConsume:
     def hooked(self, harness: BrokerHarness, seen: Seen) -> BrokerHarness:
         for body in (b"a", b"bb"):
             harness.send("T", body)
-        harness.broker.context.hooks.register_consume_message_hook(seen)
+        harness.broker.parts.hooks.register_consume_message_hook(seen)
         return harness
 
     def send_back(self, harness: BrokerHarness, **fields: Any) -> int:

@@ -114,7 +114,7 @@ def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", app.settings.broker.listen_port)
         assert await reader.read() == b""
         writer.close()
-        assert app.broker is not None and app.broker.context.shell_figures()["idle_connections"] == 1
+        assert app.broker is not None and app.broker.parts.metric_sources.shell_figures()["idle_connections"] == 1
 
     run(tmp_path, play, server_channel_max_idle_time_seconds=1)
 
@@ -138,7 +138,7 @@ def test_a_connection_beyond_the_limit_is_closed(tmp_path: Path) -> None:
 
 async def send_over_until_counted(app: BrokerApp, count: int) -> None:
     assert app.broker is not None
-    while app.broker.context.shell_figures()["connections"] != count:
+    while app.broker.parts.metric_sources.shell_figures()["connections"] != count:
         await asyncio.sleep(0.001)
 
 
@@ -214,13 +214,13 @@ def test_a_client_is_served_while_many_peers_misbehave(tmp_path: Path, count: in
                     writer.write(whole[i : i + 1])
             assert (await caller.call(send(), LIMIT_S)).code == 0
         assert app.broker is not None
-        slow = app.broker.context.shell_figures()
+        slow = app.broker.parts.metric_sources.shell_figures()
         assert slow["connections"] == count + 1
         await caller.close()
         for reader, writer in crowd[1::3] + crowd[2::3]:
             assert await reader.read() == b""  # none of their frames was complete in time
             writer.close()
-        assert app.broker.context.shell_figures()["slow_frames"] == len(crowd[1::3]) + len(crowd[2::3])
+        assert app.broker.parts.metric_sources.shell_figures()["slow_frames"] == len(crowd[1::3]) + len(crowd[2::3])
         for _, writer in crowd[::3]:
             writer.close()
 

@@ -36,7 +36,7 @@ def test_messages_of_the_near_lane_are_armed_by_a_later_tick(
     for i in range(3):
         harness.send("T", b"%d" % i, **asks)
     harness.advance(3900)  # the near lane takes them after another 100 ms
-    owner: Any = harness.broker.context.timer.pending
+    owner: Any = harness.broker.parts.timer.pending
     *path, name = method.split(".")
     for part in path:
         owner = getattr(owner, part)
@@ -53,9 +53,9 @@ def test_due_messages_enter_the_ring_in_a_later_tick(harness: BrokerHarness, mon
         harness.send("T", b"%d" % i, delay_ms=500)
     harness.settle()
     with monkeypatch.context() as patch:
-        patch.setattr(harness.broker.context.releaser, "_bucket_of", fail)
+        patch.setattr(harness.broker.parts.releaser, "_bucket_of", fail)
         advance_in_steps(harness, 600)
-        assert harness.broker.context.steps.failures["take due timers"]
+        assert harness.broker.parts.steps.failures["take due timers"]
     advance_in_steps(harness, 50)
     assert harness.bodies("T") == [b"0", b"1", b"2"]
     invariants.check(harness.broker)
@@ -69,12 +69,12 @@ def test_timers_that_are_lost_in_memory_fail_the_broker(
     harness.settle()
     owner, name = method.rsplit(".", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(attrgetter(owner)(harness.broker.context), name, fail)
+        patch.setattr(attrgetter(owner)(harness.broker.parts), name, fail)
         harness.submit(harness.send_command("T", b"second", delay_ms=600))
         harness.end_round()
         advance_in_steps(harness, 600)
-        assert isinstance(harness.broker.context.health.failure, TimersLost)
-        assert "planted" in (harness.broker.context.health.rejection or "")
+        assert isinstance(harness.broker.parts.health.failure, TimersLost)
+        assert "planted" in (harness.broker.parts.health.rejection or "")
         harness.stop()
     harness.start()
     advance_in_steps(harness, 1000)
@@ -84,11 +84,11 @@ def test_timers_that_are_lost_in_memory_fail_the_broker(
 
 def test_a_failed_wake_keeps_the_timers(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(harness.broker.context.holds, "wake", fail)
-        patch.setattr(harness.broker.context.stats, "note_puts", fail)
+        patch.setattr(harness.broker.parts.holds, "wake", fail)
+        patch.setattr(harness.broker.parts.stats, "note_puts", fail)
         harness.submit(harness.send_command("T", b"timer", delay_ms=500))
         harness.end_round()
-        assert set(harness.broker.context.steps.failures) >= {"held pulls", "statistics"}
+        assert set(harness.broker.parts.steps.failures) >= {"held pulls", "statistics"}
     advance_in_steps(harness, 600)
     assert harness.bodies("T") == [b"timer"]
-    assert harness.broker.context.health.failure is None
+    assert harness.broker.parts.health.failure is None

@@ -35,7 +35,7 @@ def samples_by(harness: BrokerHarness, label: str = "topic") -> Samples:
     """Return every sample by its name and the value of one label."""
     return {
         (sample.name, sample.labels.get(label, "")): float(sample.value)
-        for family in Families(harness.broker.context).all()
+        for family in Families(harness.broker.parts.metric_sources).all()
         for sample in family.samples
     }
 
@@ -62,8 +62,8 @@ def test_timer_metrics_follow_messages_from_the_send_to_the_release(harness: Bro
     assert [snapshot["rocketmq_timer_message_snapshot", bound] for bound in ("5", "60")] == within
     rows = samples_by(harness, "what")
     assert [rows["wheelmq_turn_rows_total", what] for what in ("indexed", "walked", "armed")] == [3, 0, 0]
-    last = harness.broker.context.pipeline.figures.last
-    assert last is not None and (last.turn, last.indexed) == (harness.broker.context.timer.turns.turn, 3)
+    last = harness.broker.parts.pipeline.figures.last
+    assert last is not None and (last.turn, last.indexed) == (harness.broker.parts.timer.turns.turn, 3)
     assert samples_by(harness, "by")["wheelmq_timers_armed_total", "near_lane"] >= 1
     harness.advance(10_000, model.work)
     assert ("rocketmq_timing_messages", "T") not in samples_by(harness)
@@ -128,7 +128,7 @@ def test_lags_are_equal_in_metrics_and_in_the_status_of_the_broker(harness: Brok
     assert (status()["timerOffsetBehind"], status()["timerReadBehind"]) == ("0", "0")
     assert float(status()["timerEnqueueTps"]) > 1 and float(status()["timerDequeueTps"]) == 0
     harness.clock.advance(5000)  # no tick runs
-    harness.broker.context.releaser.take_due(Millis(harness.now_ms))
+    harness.broker.parts.releaser.take_due(Millis(harness.now_ms))
     late = samples_by(harness)
     assert (late["rocketmq_timer_dequeue_lag", ""], late["rocketmq_timer_dequeue_latency", ""]) == (120, 3.0)
     assert int(status()["timerReadBehind"]) in (3, 4)  # full seconds; the tick of the request releases them
@@ -175,7 +175,7 @@ def test_metrics_for_alarms_exist_from_the_start(harness: BrokerHarness) -> None
     for how in ("released", "rolled", "dead_letter", "early", "unreadable", "too_long", "failed"):
         assert first["wheelmq_timers_settled_total", how] == 0
     assert first["wheelmq_timers_refused_total", ""] == first["wheelmq_timers_not_noted_total", ""] == 0
-    harness.broker.context.store.append(
+    harness.broker.parts.store.append(
         Message(TIMER_TOPIC, 0, b"", {"REAL_TOPIC": "no/topic", "REAL_QID": "0", "__WMQ_DUE": f"{harness.now_ms + 20}"})
     )
     harness.advance(30)
@@ -241,8 +241,8 @@ def test_metrics_show_a_missing_pipeline_and_overdue_messages(tmp_path: Path) ->
         assert late["wheelmq_fallback_active", ""] == 1
         assert late["wheelmq_walked_ahead_seconds", "broker"] < 0 > late["wheelmq_walked_ahead_seconds", "pipeline"]
         assert late["rocketmq_timer_dequeue_lag", ""] == 2 and late["rocketmq_timer_dequeue_latency", ""] > 4
-        assert "2 messages are overdue, the first for " in pipeline_problem(harness.broker.context)
-        assert "the pipeline makes no turn" in pipeline_problem(harness.broker.context)
+        assert "2 messages are overdue, the first for " in pipeline_problem(harness.broker.parts)
+        assert "the pipeline makes no turn" in pipeline_problem(harness.broker.parts)
         harness.advance(2000, harness.run_jobs, 500)
         mended = samples_by(harness, "by")
         assert mended["rocketmq_timer_dequeue_lag", ""] == 0 == mended["rocketmq_timer_dequeue_latency", ""]
@@ -254,10 +254,12 @@ def test_metrics_show_a_missing_pipeline_and_overdue_messages(tmp_path: Path) ->
         assert samples_by(harness)["wheelmq_fallback_indexed_total", ""] == 1
         harness.send("T", delay_ms=20_000)
         harness.advance(4000, model.work, 500)
-        assert samples_by(harness)["wheelmq_fallback_active", ""] == 0 and not pipeline_problem(harness.broker.context)
+        assert samples_by(harness)["wheelmq_fallback_active", ""] == 0 and not pipeline_problem(harness.broker.parts)
 
 
 def test_every_family_is_documented(harness: BrokerHarness) -> None:
     text = (Path(__file__).parents[3] / "docs/operations/metrics.md").read_text()
-    missing = [family.name for family in Families(harness.broker.context).all() if f"`{family.name}" not in text]
+    missing = [
+        family.name for family in Families(harness.broker.parts.metric_sources).all() if f"`{family.name}" not in text
+    ]
     assert not missing

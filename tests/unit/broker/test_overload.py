@@ -10,7 +10,8 @@ import pytest
 
 from wheelmq.broker.admission import overload
 from wheelmq.broker.admission.overload import ADMIN, GROUPS, SEND, UNBOUNDED, RequestGroup
-from wheelmq.broker.dispatch import HANDLERS
+from wheelmq.broker.handler_table import BoundHandler
+from wheelmq.broker.handlers import HANDLERS
 from wheelmq.broker.schema import BROKER
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -42,7 +43,7 @@ def code_and_remark(answer: Command | None) -> tuple[int, str | None]:
 
 def hang(harness: BrokerHarness, ms: int) -> None:
     """Begin a round whose first request takes `ms` milliseconds."""
-    harness.broker.context.ticks.begin()
+    harness.broker.parts.ticks.begin()
     harness.clock.advance(ms)
 
 
@@ -121,7 +122,7 @@ def test_unknown_codes_belong_to_the_group_of_the_default_processor(tmp_path: Pa
 
 
 def test_the_default_processor_can_be_replaced(harness: BrokerHarness) -> None:
-    harness.broker.dispatch.default_processor = lambda request, broker: Command(code=0, remark="mine")
+    harness.broker.dispatch.default_processor = BoundHandler(lambda request: Command(code=0, remark="mine"), ())
     assert code_and_remark(harness.ask(Command(code=987_654))) == (0, "mine")
 
 
@@ -201,7 +202,7 @@ def test_sends_are_rejected_after_a_failed_round_but_not_a_failed_tick(
         raise ValueError("unforeseen")
 
     harness.send("T")
-    monkeypatch.setattr(getattr(harness.broker.context, part), step, fail)
+    monkeypatch.setattr(getattr(harness.broker.parts, part), step, fail)
     found = []
     for _ in codes:
         asked = harness.submit(harness.send_command("T"))
@@ -230,4 +231,4 @@ def test_the_beginning_of_a_frame_starts_no_round(harness: BrokerHarness) -> Non
     asked = harness.submit(harness.send_command("T"))
     harness.end_round()
     assert code_and_remark(asked.answer)[0] == ResponseCode.SUCCESS
-    assert harness.broker.context.ticks.wall.greatest < 1
+    assert harness.broker.parts.ticks.wall.greatest < 1

@@ -44,10 +44,10 @@ class TestLease:
     def test_the_terms_of_a_lease_describe_the_store(self, harness: BrokerHarness, model: PipelineModel) -> None:
         model.open()
         assert model.terms == {
-            "epoch": harness.broker.context.timer.turns.epoch,
+            "epoch": harness.broker.parts.timer.turns.epoch,
             "broker": "broker-a",
             "store_path": str(harness._folder.resolve()),
-            "store_identity": harness.disk.identity(harness.broker.context.paths.lock),
+            "store_identity": harness.disk.identity(harness.broker.parts.paths.lock),
             "log_file_bytes": 1 << 20,
             "queue_file_bytes": 6000,
             "block_queue_file_bytes": 1200,
@@ -82,7 +82,7 @@ class TestLease:
             harness.advance(500)
             model.renew()
             assert twin.work() is Done.WAITING
-        assert model.epoch == epoch == harness.broker.context.timer.turns.epoch
+        assert model.epoch == epoch == harness.broker.parts.timer.turns.epoch
         refused = [record for record in caplog.records if "rejects a lease" in record.message]
         assert 1 <= len(refused) <= 4, "one line in ten seconds"
         assert "pipeline 'model' at 10.0.0.1:" in refused[0].message
@@ -162,7 +162,7 @@ class TestLease:
             harness.run_jobs()
             assert asked.answer is not None and asked.answer.code == 0
             late = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p", "holderId": "1"}))
-            harness.advance(harness.broker.context.settings.requests.response_timeout_ms)
+            harness.advance(harness.broker.parts.settings.requests.response_timeout_ms)
             assert late.answer is not None and late.answer.code == ResponseCode.SYSTEM_ERROR
 
     @pytest.mark.parametrize("code", [RequestCode.WMQ_PIPELINE_RENEW, RequestCode.WMQ_PIPELINE_PLAN])
@@ -235,7 +235,7 @@ def test_a_commit_of_a_former_lease_changes_nothing(harness: BrokerHarness, mode
     harness.advance(6000)
     other = PipelineModel(harness, "other")
     assert other.work() in (Done.COMMITTED, Done.IDLE)
-    timer = harness.broker.context.timer
+    timer = harness.broker.parts.timer
     before = (
         timer.indexed_to,
         timer.log.end,
@@ -318,7 +318,7 @@ class TestWhenATurnIsDue:
         harness.send("T", delay_ms=4000)
         assert model.turn()
         harness.send("T", delay_ms=5000)
-        monkeypatch.setattr(harness.broker.context.releaser._ring, "count", BURST)
+        monkeypatch.setattr(harness.broker.parts.releaser._ring, "count", BURST)
         assert not self.plan_after(harness, model, BURST_PACES * PACE_MS - 1)
         assert self.plan_after(harness, model, 1)
 
@@ -419,7 +419,7 @@ class TestCommit:
     def test_a_repeated_commit_takes_effect_once(self, harness: BrokerHarness, model: PipelineModel) -> None:
         model.fault = lambda code, command: Fault.REPEAT
         assert model.turn()
-        assert harness.broker.context.timer.turns.turn == 1
+        assert harness.broker.parts.timer.turns.turn == 1
         invariants.check(harness.broker)
         model.fault = lambda code, command: Fault.DELIVER
         self.finish(harness, model)
@@ -430,7 +430,7 @@ class TestCommit:
         )
         with pytest.raises(CallError):
             model.turn()
-        assert harness.broker.context.timer.turns.turn == 1
+        assert harness.broker.parts.timer.turns.turn == 1
         model.fault = lambda code, command: Fault.DELIVER
         self.finish(harness, model)
 
@@ -461,17 +461,17 @@ class TestCommit:
         assert plan is not None
         winners = [model.hand_over(plan, task) for task in model.read(plan)]
         before = (
-            harness.broker.context.timer.indexed_to,
-            harness.broker.context.timer.log.end,
-            harness.broker.context.timer.pending.armed.count,
+            harness.broker.parts.timer.indexed_to,
+            harness.broker.parts.timer.log.end,
+            harness.broker.parts.timer.pending.armed.count,
         )
         with pytest.raises(Refused, match="TURN_REFUSED") as refused:
             model.commit(plan, winners[:-1])
         assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
         assert (
-            harness.broker.context.timer.indexed_to,
-            harness.broker.context.timer.log.end,
-            harness.broker.context.timer.pending.armed.count,
+            harness.broker.parts.timer.indexed_to,
+            harness.broker.parts.timer.log.end,
+            harness.broker.parts.timer.pending.armed.count,
         ) == before
         model.commit(plan, winners)
         self.finish(harness, model)
@@ -524,7 +524,7 @@ class TestCommit:
         with pytest.raises(Refused):
             model.commit(plan, winners)
         disk.is_full = lambda path: False
-        assert harness.broker.context.timer.log.end == 0
+        assert harness.broker.parts.timer.log.end == 0
 
 
 @pytest.fixture

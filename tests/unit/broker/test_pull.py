@@ -77,7 +77,7 @@ class TestStatus:
         with BrokerHarness(tmp_path, log_file_bytes=size) as harness:
             for i in range(30):
                 harness.send("T", b"%02d" % i * 100)
-            log, queues = harness.broker.context.store.log, harness.broker.context.store.queues
+            log, queues = harness.broker.parts.store.log, harness.broker.parts.store.queues
             assert log.files.drop_before(size) is not None
             alone = harness.pull("T", maxMsgNums=1)
             assert (alone.answer.code, alone.answer.remark, alone.next_offset) == (20, "MESSAGE_WAS_REMOVING", 1)
@@ -91,13 +91,13 @@ class TestStatus:
     def test_a_pull_returns_the_bytes_of_the_log(self, harness: BrokerHarness) -> None:
         harness.send("T", b"a")
         harness.send("T", b"b")
-        log = harness.broker.context.store.log
+        log = harness.broker.parts.store.log
         assert harness.pull("T").answer.body == bytes(log.read(log.start, log.end))
 
     def test_a_pull_skips_blanks_at_the_start_of_a_queue(self, harness: BrokerHarness) -> None:
-        harness.broker.context.topics.create_for_group("T", 4)
-        row = harness.broker.context.store.queues.row("T", 0)
-        harness.broker.context.store.queues.next_offset[row] = 5
+        harness.broker.parts.topics.create_for_group("T", 4)
+        row = harness.broker.parts.store.queues.row("T", 0)
+        harness.broker.parts.store.queues.next_offset[row] = 5
         harness.send("T", b"first")
         offset = 0
         for _ in range(3):
@@ -120,8 +120,8 @@ class TestStatus:
 
     def test_a_pull_skips_blanks_between_messages(self, harness: BrokerHarness) -> None:
         harness.send("T", b"first")
-        row = harness.broker.context.store.queues.row("T", 0)
-        harness.broker.context.store.queues.next_offset[row] = 5
+        row = harness.broker.parts.store.queues.row("T", 0)
+        harness.broker.parts.store.queues.next_offset[row] = 5
         harness.send("T", b"second")
         pulled = harness.pull("T", 0, 0)
         assert ([record.message.body for record in pulled.records], pulled.next_offset) == ([b"first"], 1)
@@ -244,16 +244,16 @@ class TestSubscriptionOfTheHeartbeat:
 
     def test_a_pull_of_a_group_that_may_not_broadcast_is_rejected(self, harness: BrokerHarness) -> None:
         send_heartbeat(harness, {"topic": "T", "subString": "*"}, model="BROADCASTING")
-        group = harness.broker.context.groups.get("consumers")
+        group = harness.broker.parts.groups.get("consumers")
         assert group is not None and self.pull(harness).code == 0
         group.consume_broadcast_enable = False
         assert rejection(self.pull(harness)) == (ResponseCode.NO_PERMISSION, "4")
 
     def test_a_pull_of_a_topic_forbidden_to_the_group_is_rejected(self, harness: BrokerHarness) -> None:
         send_heartbeat(harness, {"topic": "T", "subString": "*"})
-        harness.broker.context.groups._table.forbidden_table["consumers"] = {"T": 1 << 2}
+        harness.broker.parts.groups._table.forbidden_table["consumers"] = {"T": 1 << 2}
         assert rejection(self.pull(harness)) == (ResponseCode.NO_PERMISSION, "5")
-        harness.broker.context.groups._table.forbidden_table["consumers"] = {"T": 1 << 1, "U": 1 << 2}
+        harness.broker.parts.groups._table.forbidden_table["consumers"] = {"T": 1 << 1, "U": 1 << 2}
         assert self.pull(harness).code == 0
 
 
@@ -272,7 +272,7 @@ class TestRejections:
 
     def test_a_pull_of_a_group_that_may_not_consume_is_rejected(self, harness: BrokerHarness) -> None:
         harness.send("T")
-        group = harness.broker.context.groups.get("consumers")
+        group = harness.broker.parts.groups.get("consumers")
         assert group is not None
         group.consume_enable = False
         assert rejection(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "2")
@@ -297,7 +297,7 @@ class TestRejections:
             assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
             assert harness.pull("T", consumerGroup="TOOLS_CONSUMER").answer.code == 0
             send_heartbeat(harness, {"topic": "T", "subString": "*"}, consumeType="CONSUME_ACTIVELY")
-            assert "consumers" not in harness.broker.context.clients.consumers
+            assert "consumers" not in harness.broker.parts.clients.consumers
             send_heartbeat(harness, {"topic": "T", "subString": "*"})
             assert harness.pull("T").answer.code == 0
             assert harness.pull("T", connection=harness.connect()).answer.code == 0
@@ -319,7 +319,7 @@ class TestSuggestedBroker:
         return harness.pull("T", 0, offset, **fields).answer.ext["suggestWhichBrokerId"]
 
     def group(self, harness: BrokerHarness) -> None:
-        group = harness.broker.context.groups.get("consumers")
+        group = harness.broker.parts.groups.get("consumers")
         assert group is not None
         group.broker_id, group.which_broker_when_consume_slowly = 2, 3
 
@@ -353,12 +353,12 @@ class TestCommit:
     ) -> None:
         harness.send("T")
         harness.pull("T", sysFlag=flag | PULL_SUBSCRIPTION, commitOffset=offset)
-        assert harness.broker.context.consumer_offsets.get("consumers", "T", 0) == stored
+        assert harness.broker.parts.consumer_offsets.get("consumers", "T", 0) == stored
 
     def test_a_pull_does_not_commit_a_negative_offset(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.pull("T", sysFlag=PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION, commitOffset=-1)
-        assert harness.broker.context.consumer_offsets.get("consumers", "T", 0) is None
+        assert harness.broker.parts.consumer_offsets.get("consumers", "T", 0) is None
 
 
 class TestHolds:
@@ -369,7 +369,7 @@ class TestHolds:
 
     @pytest.fixture(autouse=True)
     def topic(self, harness: BrokerHarness) -> None:
-        harness.broker.context.topics.create_for_group("T", 2)
+        harness.broker.parts.topics.create_for_group("T", 2)
 
     def test_a_message_of_its_queue_wakes_a_held_pull(self, harness: BrokerHarness) -> None:
         asked = self.hold(harness)
@@ -379,7 +379,7 @@ class TestHolds:
         assert asked.answer is None  # another queue
         harness.send("T", b"x")
         assert asked.answer is not None and asked.answer.code == 0
-        assert len(harness.broker.context.holds) == 0
+        assert len(harness.broker.parts.holds) == 0
 
     def test_a_release_wakes_a_held_pull(self, harness: BrokerHarness) -> None:
         asked = self.hold(harness)
@@ -397,7 +397,7 @@ class TestHolds:
         harness.advance(1)
         assert asked.answer is not None
         assert (asked.answer.code, numbers(asked.answer)) == (19, (0, 0, 0))
-        assert len(harness.broker.context.holds) == 0
+        assert len(harness.broker.parts.holds) == 0
 
     def test_a_pull_is_held_briefly_without_long_polling(self, harness: BrokerHarness) -> None:
         harness.restart(long_polling=False)
@@ -434,7 +434,7 @@ class TestHolds:
         asked = self.hold(harness, connection=connection)
         other = self.hold(harness)
         harness.lose(connection)
-        assert len(harness.broker.context.holds) == 1
+        assert len(harness.broker.parts.holds) == 1
         harness.send("T")
         assert asked.answer is None and other.answer is not None
 
@@ -455,7 +455,7 @@ class TestHolds:
     def test_oneway_pulls_are_not_held(self, harness: BrokerHarness) -> None:
         asked = harness.submit(harness.pull_command("T", hold_ms=1000), oneway=True)
         harness.advance(2000)
-        assert asked.answer is None and len(harness.broker.context.holds) == 0
+        assert asked.answer is None and len(harness.broker.parts.holds) == 0
 
     def test_a_lite_pull_is_held_and_woken(self, harness: BrokerHarness) -> None:
         command = harness.pull_command("T", hold_ms=20_000)
@@ -472,8 +472,8 @@ class TestHolds:
         for i in range(200):
             self.hold(harness, 1 << 40, queueOffset=i)
             harness.send("T")
-        assert len(harness.broker.context.holds) == 0
-        assert len(harness.broker.context.holds._deadlines) < 100
+        assert len(harness.broker.parts.holds) == 0
+        assert len(harness.broker.parts.holds._deadlines) < 100
 
     def test_a_failed_pull_does_not_affect_other_pulls(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
@@ -502,7 +502,7 @@ def test_a_unit_that_names_no_record_is_logged_and_skipped(
     """The first 8 bytes of a unit are the record's position, and the next 4 are its size."""
     for i in range(3):
         harness.send("T", b"%d" % i)
-    queue = harness.broker.context.store.queues.find("T", 0)
+    queue = harness.broker.parts.store.queues.find("T", 0)
     assert queue is not None
     queue.files.file_at(0).array[20 + at] ^= 4
     assert harness.bodies("T") == [b"0", b"2"]

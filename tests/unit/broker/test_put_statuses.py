@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.broker.test_send import inner
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
+from wheelmq.broker.handler_table import BoundHandler
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -51,7 +52,7 @@ def send_back(harness: BrokerHarness) -> Ask:
 
 def fill(harness: BrokerHarness, left: int = 500) -> None:
     """Fill the first log file until about `left` bytes are left."""
-    log = harness.broker.context.store.log
+    log = harness.broker.parts.store.log
     assert harness.send("filler").code == 0
     while log.files.file_bytes - log.end > left + 1000:
         assert harness.send("filler", bytes(min(200_000, log.files.file_bytes - log.end - left - 600))).code == 0
@@ -62,7 +63,7 @@ def is_further_log_file(path: Path) -> bool:
 
 
 def nothing_new(harness: BrokerHarness, end: int) -> bool:
-    return harness.broker.context.store.log.end == end
+    return harness.broker.parts.store.log.end == end
 
 
 class TestOk:
@@ -126,7 +127,7 @@ class TestServiceNotAvailable:
         harness.send("T", b"soon", delay_ms=15_000)
         disk.used = 0.901
         harness.advance(10_000)
-        end = harness.broker.context.store.log.end
+        end = harness.broker.parts.store.log.end
         assert self.refused(harness.send("T"), " 0.90", "the disk is 90 % full")
         assert nothing_new(harness, end)
         harness.advance(6_000)
@@ -141,19 +142,19 @@ class TestServiceNotAvailable:
         assert self.refused(harness.send("T"), " 0.95", "the disk is 95 % full")
 
     def test_a_stopping_broker_rejects_sends(self, harness: BrokerHarness) -> None:
-        harness.broker.context.admission.stop()
+        harness.broker.parts.admission.stop()
         assert self.refused(harness.send("T"), " 0.00", "the broker is stopping")
         assert batch(harness, inner(b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert harness.send("T", delay_ms=1000).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
     def test_a_failed_disk_rejects_sends(self, harness: BrokerHarness) -> None:
-        harness.broker.context.health.fail(OSError(errno.EIO, os.strerror(errno.EIO)))
+        harness.broker.parts.health.fail(OSError(errno.EIO, os.strerror(errno.EIO)))
         why = "the log is not on disk: [Errno 5] Input/output error"
         assert self.refused(harness.send("T"), " 0.00", why)
 
     def test_a_stopping_broker_rejects_a_message_sent_back(self, harness: BrokerHarness) -> None:
         harness.send("T")
-        harness.broker.context.admission.stop()
+        harness.broker.parts.admission.stop()
         asked = send_back(harness)
         harness.tick()
         assert asked.answer is not None
@@ -170,7 +171,7 @@ class TestCreateMappedFileFailed:
         disk.is_full = is_further_log_file if has_file else lambda path: "commitlog" in str(path)
         if has_file:
             fill(harness)
-        end = harness.broker.context.store.log.end
+        end = harness.broker.parts.store.log.end
         first, second = harness.send("T", bytes(2000)), harness.send("T", bytes(2000))
         assert first.code == ResponseCode.SYSTEM_ERROR
         assert re.fullmatch(re.escape(self.FAILED) + r" \(the disk is full: no room.*\)", first.remark or "")
@@ -194,7 +195,7 @@ class TestCreateMappedFileFailed:
         answer = harness.send("T", bytes(2000))
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert (answer.remark or "").startswith(self.FAILED) and os.strerror(code) in (answer.remark or "")
-        assert harness.broker.context.health.rejection is not None
+        assert harness.broker.parts.health.rejection is not None
 
     def test_a_full_disk_rejects_a_message_sent_back(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         disk.is_full = is_further_log_file
@@ -231,7 +232,7 @@ class TestMessageIllegal:
         assert answer.code == ResponseCode.INVALID_PARAMETER
 
     def test_properties_that_are_too_long_are_rejected(self, harness: BrokerHarness) -> None:
-        end = harness.broker.context.store.log.end
+        end = harness.broker.parts.store.log.end
         answer = harness.send("T", properties={"k": "v" * 32_767})
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert (answer.remark or "").startswith(ILLEGAL.format(4 << 20) + " (")
@@ -254,7 +255,7 @@ class TestOsPageCacheBusy:
         """Submit a send whose append takes `takes_ms` milliseconds, without a tick."""
 
         def send(takes_ms: int) -> Ask:
-            log = harness.broker.context.store.log
+            log = harness.broker.parts.store.log
             really = log.reserve
 
             def slow(size: int) -> MappedFile:
@@ -306,7 +307,7 @@ class TestUnknownError:
         def broken(size: int) -> MappedFile:
             raise RuntimeError("a defect")
 
-        monkeypatch.setattr(harness.broker.context.store.log, "reserve", broken)
+        monkeypatch.setattr(harness.broker.parts.store.log, "reserve", broken)
         answer = harness.send("T", delay_ms=1500)  # by the plain code
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR")
         assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
@@ -344,22 +345,22 @@ class TestWheelTimerFlowControl:
         text = FLOW_CONTROL.format(self.LIMIT, 2 * self.LIMIT)
         assert {(answer.code, answer.remark) for answer in refused} == {(ResponseCode.SYSTEM_ERROR, text)}
         assert answers.index(refused[0]) < 20 < max(i for i, answer in enumerate(answers) if not answer.code)
-        assert harness.broker.context.timer.congestion.refused == len(refused)
+        assert harness.broker.parts.timer.congestion.refused == len(refused)
 
     def test_a_rejected_send_stores_no_record(self, harness: BrokerHarness) -> None:
         due_ms = harness.now_ms + 9000
         while harness.send("T", deliver_ms=due_ms).code == 0:
             pass
-        end = harness.broker.context.store.log.end
+        end = harness.broker.parts.store.log.end
         while (answer := harness.send("T", deliver_ms=due_ms)).code == 0:
-            end = harness.broker.context.store.log.end
+            end = harness.broker.parts.store.log.end
         assert "recallHandle" not in answer.ext and nothing_new(harness, end)
 
     def test_a_full_slot_does_not_reject_other_messages(self, harness: BrokerHarness) -> None:
         due_ms = harness.now_ms + 9000
         for _ in range(300):
             harness.send("T", deliver_ms=due_ms, properties={props.UNIQ_KEY: "U"})
-        assert harness.broker.context.timer.congestion.waiting(due_ms) == 2 * self.LIMIT
+        assert harness.broker.parts.timer.congestion.waiting(due_ms) == 2 * self.LIMIT
         assert harness.send("T").code == 0
         assert harness.send("T", deliver_ms=due_ms + 1000).code == 0
         assert harness.send("T", properties={props.DELAY: "2"}).code == 0
@@ -397,10 +398,10 @@ class TestCount:
     """A failed put counts once, when it becomes an answer."""
 
     def count(self, harness: BrokerHarness) -> int:
-        return harness.broker.context.stats.failed_puts
+        return harness.broker.parts.stats.failed_puts
 
     def test_a_check_of_admission_counts_nothing(self, harness: BrokerHarness) -> None:
-        admission = harness.broker.context.admission
+        admission = harness.broker.parts.admission
         admission.stop()
         for _ in range(100):
             assert admission.rejection() == "the broker is stopping" and not admission.takes_sends
@@ -424,7 +425,7 @@ class TestCount:
         self, harness: BrokerHarness, send: Callable[[BrokerHarness], Command]
     ) -> None:
         harness.send("T")
-        harness.broker.context.admission.stop()
+        harness.broker.parts.admission.stop()
         answer = send(harness)
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert answer.ext.keys() == {props.MSG_REGION, props.TRACE_ON}
@@ -432,14 +433,14 @@ class TestCount:
 
     def test_a_rejected_recall_counts_once(self, harness: BrokerHarness) -> None:
         handle = harness.send("T", delay_ms=60_000).ext["recallHandle"]
-        harness.broker.context.admission.stop()
+        harness.broker.parts.admission.stop()
         answer = harness.ask_code(RequestCode.RECALL_MESSAGE, topic="T", recallHandle=handle)
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and answer.ext.keys() == {props.MSG_REGION}
         assert self.count(harness) == 1
 
     def test_a_message_sent_back_and_rejected_counts_once(self, harness: BrokerHarness) -> None:
         harness.send("T")
-        harness.broker.context.admission.stop()
+        harness.broker.parts.admission.stop()
         send_back(harness)
         harness.tick()
         assert self.count(harness) == 1
@@ -453,7 +454,7 @@ class TestCount:
         def broken(folder: Path) -> float:
             raise OSError(errno.EIO, "unreadable", str(folder))
 
-        harness.broker.dispatch.default_processor = lambda request, broker: fail()
+        harness.broker.dispatch.default_processor = BoundHandler(lambda request: fail(), ())
         answer = harness.ask(Command(code=987_654))
         expected = f"{UNAVAILABLE.format(' 0.00')} (why)"
         assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, expected)

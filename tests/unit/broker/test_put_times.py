@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.test_send import inner
+from wheelmq.broker import puts as put_module
 from wheelmq.broker.handlers import pull as pull_module
-from wheelmq.broker.handlers import put as put_module
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
@@ -38,8 +38,8 @@ def slow(harness: BrokerHarness, step: Callable[..., Any], ms: int = SLOW_MS) ->
 
 def plain(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, ms: int = SLOW_MS) -> None:
     """Serve sends by the plain code, and make each append slow."""
-    harness.broker.context.fast_send = None
-    monkeypatch.setattr(harness.broker.context.store, "append", slow(harness, harness.broker.context.store.append, ms))
+    harness.broker.parts.fast_send = None
+    monkeypatch.setattr(harness.broker.parts.store, "append", slow(harness, harness.broker.parts.store.append, ms))
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -93,7 +93,7 @@ class TestWarnings:
     def test_a_slow_put_in_a_block_logs_two_warnings(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        lane = harness.broker.context.block_scheduler
+        lane = harness.broker.parts.block_scheduler
         monkeypatch.setattr(lane, "put", slow(harness, lane.put))
         assert harness.send("T", b"12345", properties={"delayInSeconds": "60"}).code == 0
         assert len(lines(caplog)) == 2
@@ -101,7 +101,7 @@ class TestWarnings:
     def test_a_put_that_is_slow_outside_the_append_logs_one_warning(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        harness.broker.context.fast_send = None
+        harness.broker.parts.fast_send = None
         monkeypatch.setattr(put_module, "park", slow(harness, put_module.park))
         assert harness.send("T", b"12345").code == 0
         assert lines(caplog) == ["putMessage not in lock eclipse time(ms)=600, bodyLength=5"]
@@ -112,8 +112,8 @@ class TestWarnings:
         def fail(*arguments: Any) -> None:
             raise ValueError
 
-        harness.broker.context.fast_send = None
-        monkeypatch.setattr(harness.broker.context.store, "append", slow(harness, fail))
+        harness.broker.parts.fast_send = None
+        monkeypatch.setattr(harness.broker.parts.store, "append", slow(harness, fail))
         assert harness.send("T", b"12345").remark == "UNKNOWN_ERROR"
         assert lines(caplog)[0].endswith("AppendMessageResult=UNKNOWN_ERROR")
 
@@ -130,20 +130,20 @@ class TestWarnings:
     ) -> None:
         """One call serves many sends, so the line has the time of the call."""
         harness.send("T")
-        fast, connection = harness.broker.context.fast_send, harness.connect()
+        fast, connection = harness.broker.parts.fast_send, harness.connect()
         assert fast is not None
         monkeypatch.setattr(fast, "_call", slow(harness, fast._call))
-        end = harness.broker.context.store.log.end
+        end = harness.broker.parts.store.log.end
         harness.submit(harness.send_command("T", properties={"UNIQ_KEY": "K"}), connection)
         harness.tick()
-        size = harness.broker.context.store.log.end - end
+        size = harness.broker.parts.store.log.end - end
         assert lines(caplog) == [
             f"[NOTIFYME]putMessage in lock cost time(ms)=600, sends=1, appended bytes={size} in one kernel call"
         ]
 
     def test_a_slow_tick_logs_a_warning(self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
         """A release is not the put of a client, so the broker logs the slow tick."""
-        releaser = harness.broker.context.releaser
+        releaser = harness.broker.parts.releaser
         releaser.release = slow(harness, releaser.release)  # type: ignore[method-assign]
         harness.send("T")
         harness.broker.tick()
@@ -155,7 +155,7 @@ class TestBrokerStatus:
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         harness.send("T")
-        harness.broker.context.ticks.begin()
+        harness.broker.parts.ticks.begin()
         harness.clock.advance(700)  # a tick that is slow for another reason
         harness.settle()
         assert status(harness)["putMessageEntireTimeMax"] == "0"
@@ -171,13 +171,13 @@ class TestBrokerStatus:
         harness.send("T")
         for name in ("A", "B"):
             harness.send("T", properties={"UNIQ_KEY": name})
-        assert harness.broker.context.fast_send is not None and harness.broker.context.fast_send.served == 2
-        assert harness.broker.context.stats.put_times.puts.count == 3
+        assert harness.broker.parts.fast_send is not None and harness.broker.parts.fast_send.served == 2
+        assert harness.broker.parts.stats.put_times.puts.count == 3
 
     def test_a_rejected_put_is_not_counted(self, harness: BrokerHarness) -> None:
-        harness.broker.context.health.reject_sends("the disk is full")
+        harness.broker.parts.health.reject_sends("the disk is full")
         harness.send("T")
-        assert harness.broker.context.stats.put_times.puts.count == 0
+        assert harness.broker.parts.stats.put_times.puts.count == 0
 
     def test_the_status_shows_the_longest_read(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         harness.send("T")

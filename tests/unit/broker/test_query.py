@@ -33,8 +33,8 @@ def found(asked: Ask) -> list[bytes]:
 
 
 def test_a_message_stored_in_the_same_tick_is_found(harness: BrokerHarness) -> None:
-    assert harness.broker.context.index is not None
-    harness.broker.context.index.gather_s = GATHER_S
+    assert harness.broker.parts.index is not None
+    harness.broker.parts.index.gather_s = GATHER_S
     for key in ("first", "second"):
         send(harness, key)
         asked = query(harness, key)
@@ -151,7 +151,7 @@ class TestBlocks:
 
 def test_a_message_without_a_queue_unit_is_found(harness: BrokerHarness) -> None:
     """The message has the flag of a half message in its real topic, so it has no queue unit."""
-    assert harness.broker.context.index is not None
+    assert harness.broker.parts.index is not None
     harness.send("T", b"half", properties={"KEYS": "a"}, f=4)
     asked = query(harness, "a")
     harness.tick()

@@ -49,7 +49,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 async def registered(folder: Path, *servers: str, **settings: Any) -> AsyncIterator[tuple[BrokerHarness, Registrar]]:
     """Yield a broker that registers at `servers`."""
     with BrokerHarness(folder / "store", namesrv=servers, **settings) as harness:
-        registration = Registrar(harness.broker.context.settings, harness.broker.context.topics, harness.clock)
+        registration = Registrar(harness.broker.parts.settings, harness.broker.parts.topics, harness.clock)
         registration.start()
         try:
             yield harness, registration
@@ -155,7 +155,7 @@ def test_two_brokers_with_one_name_log_each_others_address(tmp_path: Path, caplo
 
             async def both_logged() -> bool:
                 for harness, registration in ((first, one), (second, two)):
-                    harness.broker.context.topics.renew_version()
+                    harness.broker.parts.topics.renew_version()
                     registration.poll()
                 lines = [text for text in caplog.messages if "each registration replaces" in text]
                 return all(any(f"at 127.0.0.1:{port}" in text for text in lines) for port in (29_001, 29_002))

@@ -62,7 +62,7 @@ class TestRunningInfo:
             {"a": "b"},
             b"{}",
         )
-        assert len(harness.broker.context.calls) == 0
+        assert len(harness.broker.parts.calls) == 0
 
     def test_each_request_gets_its_own_answer(self, harness: BrokerHarness) -> None:
         client = member(harness)
@@ -80,7 +80,7 @@ class TestRunningInfo:
         assert asked.answer is not None and asked.answer.code == 207
         assert asked.answer.remark == "consumer <g> <c> Timeout: no answer in 10000 ms"
         answer(harness, client)
-        assert harness.broker.context.calls.counts == {"late": 1, "unknown": 1}
+        assert harness.broker.parts.calls.counts == {"late": 1, "unknown": 1}
 
     def test_a_request_to_a_client_that_is_lost_fails(self, harness: BrokerHarness) -> None:
         client = member(harness)
@@ -95,7 +95,7 @@ class TestRunningInfo:
         asked = ask_info(harness)
         harness.lose(asked.connection)
         answer(harness, client, b"{}")
-        assert asked.answer is None and harness.broker.context.calls.counts == {}
+        assert asked.answer is None and harness.broker.parts.calls.counts == {}
 
     def test_a_request_to_a_client_that_does_not_read_is_rejected(self, harness: BrokerHarness) -> None:
         member(harness).is_full = True
@@ -142,7 +142,7 @@ class TestConsumeDirectly:
     def test_the_client_gets_the_record(self, harness: BrokerHarness) -> None:
         sent = harness.send("T", b"x")
         client = member(harness)
-        harness.broker.context.groups.get("g").group_sys_flag = 3  # type: ignore[union-attr]
+        harness.broker.parts.groups.get("g").group_sys_flag = 3  # type: ignore[union-attr]
         asked = self.ask(harness, sent.ext["msgId"])
         (question,) = client.requests
         assert question.body == harness.pull("T").answer.body

@@ -22,7 +22,7 @@ def test_a_broker_whose_store_is_removed_rejects_sends(
     harness: BrokerHarness, caplog: pytest.LogCaptureFixture, has_successor: bool
 ) -> None:
     harness.send("T", b"stored", queue_id=0)
-    store = harness.broker.context.paths.root
+    store = harness.broker.parts.paths.root
     shutil.rmtree(store)
     if has_successor:
         with BrokerHarness(store) as successor:
@@ -30,7 +30,7 @@ def test_a_broker_whose_store_is_removed_rejects_sends(
     before = contents(store) if has_successor else {}
     harness.ask_code(15, consumerGroup="g", topic="T", queueId=0, commitOffset=1)  # type: ignore[arg-type]
     harness.advance(1000)
-    assert isinstance(harness.broker.context.health.failure, StoreRemoved)
+    assert isinstance(harness.broker.parts.health.failure, StoreRemoved)
     answer = harness.send("T", b"refused", queue_id=0)
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "disk is full" not in (answer.remark or "") and "removed or replaced" in (answer.remark or "")

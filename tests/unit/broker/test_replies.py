@@ -140,12 +140,12 @@ def test_a_reply_is_passed_on_while_the_store_rejects_messages(
 ) -> None:
     connection = producer(harness)
     asked = reply(harness)
-    harness.broker.context.admission.stop()
+    harness.broker.parts.admission.stop()
     answer(harness, connection)
     assert asked.answer is not None and (asked.answer.code, asked.answer.ext["msgId"]) == (0, "0")
     (line,) = [text for text in caplog.messages if "could not store a reply" in text]
     assert "service not available now" in line and line.endswith("(the broker is stopping)")
-    assert harness.broker.context.stats.failed_puts == 1
+    assert harness.broker.parts.stats.failed_puts == 1
 
 
 def test_the_answer_to_a_reply_waits_for_the_disk(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_the_answer_to_a_reply_waits_for_the_disk(tmp_path: Path) -> None:
 
 class TestWaitingClient:
     def find(self, harness: BrokerHarness, client: str = "asker") -> object:
-        return harness.broker.context.clients.find_producer(client)
+        return harness.broker.parts.clients.find_producer(client)
 
     def test_the_last_connection_of_a_client_gets_replies(self, harness: BrokerHarness) -> None:
         first, second = producer(harness), producer(harness)
@@ -170,7 +170,7 @@ class TestWaitingClient:
         harness.lose(second)
         assert self.find(harness) is first
         harness.lose(first)
-        assert self.find(harness) is None and harness.broker.context.clients._groups_produced_for == {}
+        assert self.find(harness) is None and harness.broker.parts.clients._groups_produced_for == {}
 
     def test_a_client_gets_replies_while_it_has_a_producer_group(self, harness: BrokerHarness) -> None:
         connection = producer(harness, "asker", "p", "q")

@@ -19,8 +19,8 @@ def five(harness: BrokerHarness) -> BrokerHarness:
     for _ in range(5):
         harness.send("T")
         harness.clock.advance(10)
-    harness.broker.context.groups.get("g")
-    harness.broker.context.consumer_offsets.commit("g", "T", 0, 5)
+    harness.broker.parts.groups.get("g")
+    harness.broker.parts.consumer_offsets.commit("g", "T", 0, 5)
     return harness
 
 
@@ -75,7 +75,7 @@ class TestOnTheBroker:
         reset(five, queueId=0, offset=2)
         assert five.pull("T", 0, 5).answer.remark == "OFFSET_OVERFLOW_ONE"
         assert five.pull("T", 1, 0, consumerGroup="g").answer.code == 19
-        assert five.broker.context.consumer_offsets.has_reset("g", "T", 0)
+        assert five.broker.parts.consumer_offsets.has_reset("g", "T", 0)
 
     def test_a_commit_before_the_pull_is_moved_is_ignored(self, five: BrokerHarness) -> None:
         reset(five, queueId=0, offset=2)
@@ -114,13 +114,13 @@ class TestOnTheBroker:
     )
     def test_an_invalid_reset_is_rejected(self, five: BrokerHarness, fields: dict[str, object], code: int) -> None:
         assert reset(five, **fields).code == code
-        assert committed(five) == 5 and not five.broker.context.consumer_offsets.has_reset("g", "T", 0)
+        assert committed(five) == 5 and not five.broker.parts.consumer_offsets.has_reset("g", "T", 0)
 
     def test_applied_resets_leave_no_state(self, five: BrokerHarness) -> None:
         reset(five)
         for queue in range(4):
             five.pull("T", queue, 0, consumerGroup="g")
-        assert five.broker.context.consumer_offsets._resets == {}
+        assert five.broker.parts.consumer_offsets._resets == {}
 
 
 class TestOnTheClients:
@@ -129,7 +129,7 @@ class TestOnTheClients:
         harness = BrokerHarness(tmp_path, use_server_side_reset_offset=False)
         for _ in range(3):
             harness.send("T", d=1)
-        harness.broker.context.consumer_offsets.commit("g", "T", 0, 2)
+        harness.broker.parts.consumer_offsets.commit("g", "T", 0, 2)
         return harness
 
     def client(self, harness: BrokerHarness, **options: object) -> FakeConnection:

@@ -56,7 +56,7 @@ def test_a_message_due_before_the_interval_ends_causes_a_tick(harness: BrokerHar
     harness.clock.advance(1)
     harness.submit(harness.send_command("T"))
     assert harness.end_round()
-    assert harness.broker.context.releaser.counts["released"] == 1
+    assert harness.broker.parts.releaser.counts["released"] == 1
 
 
 def test_a_message_due_at_once_causes_a_tick(harness: BrokerHarness) -> None:
@@ -85,13 +85,13 @@ def test_a_release_may_take_as_long_as_the_rounds_before_it(
     """The limit is the time of all rounds since the last tick."""
     settled(harness)
     given: list[float] = []
-    release = harness.broker.context.releaser.release
+    release = harness.broker.parts.releaser.release
 
     def spy(now_ms: int, slice_s: float, share_s: float) -> int:
         given.append(share_s)
         return release(now_ms, slice_s, share_s)
 
-    monkeypatch.setattr(harness.broker.context.releaser, "release", spy)
+    monkeypatch.setattr(harness.broker.parts.releaser, "release", spy)
     monkeypatch.setattr(broker_module, "ROUNDS_MS", 60_000)
     harness.broker.next_tick_ms()
     for _ in range(3):

@@ -41,7 +41,7 @@ class TestAnswer:
         answer = harness.send("T", b"second", properties={props.UNIQ_KEY: "K"})
         host, position = parse_offset_message_id(answer.ext.pop("msgId"))
         assert host == Host(b"\x7f\0\0\1", 10911)
-        record = harness.broker.context.store.log.record_at(position)
+        record = harness.broker.parts.store.log.record_at(position)
         assert record is not None and record.message.body == b"second"
         assert (answer.code, answer.is_response, answer.remark) == (0, True, None)
         assert answer.ext == {
@@ -56,7 +56,7 @@ class TestAnswer:
         """Id and offset are those of the parked record. The queue id is that of the request."""
         answer = harness.send("T", queue_id=3, delay_ms=5000)
         _, position = parse_offset_message_id(answer.ext["msgId"])
-        record = harness.broker.context.store.log.record_at(position)
+        record = harness.broker.parts.store.log.record_at(position)
         assert record is not None and record.message.topic == TIMER_TOPIC
         assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("3", "0")
         assert answer.ext["recallHandle"]
@@ -137,9 +137,9 @@ class TestStoredRecord:
         (record,) = harness.read_queue("T")
         assert record.message.body == b"forged"
         assert record.message.properties.get(name) != forged[name]
-        assert timer_origin(0) not in harness.broker.context.timer.pending.done
+        assert timer_origin(0) not in harness.broker.parts.timer.pending.done
         harness.restart(clean=False)
-        assert timer_origin(0) not in harness.broker.context.timer.pending.done
+        assert timer_origin(0) not in harness.broker.parts.timer.pending.done
 
     @pytest.mark.parametrize("name", [props.TIMER_OUT_MS, props.REAL_TOPIC, props.REAL_QID])
     def test_forged_redirections_are_ignored(self, harness: BrokerHarness, name: str) -> None:
@@ -168,14 +168,14 @@ class TestQueues:
         assert harness.send("T", queue_id=queue_id).code == ResponseCode.INVALID_PARAMETER
 
     def test_a_new_topic_inherits_from_the_default_topic(self, harness: BrokerHarness) -> None:
-        harness.broker.context.topics.note_registration()
+        harness.broker.parts.topics.note_registration()
         assert harness.send("NEW", d=3).code == 0
-        config = harness.broker.context.topics.get("NEW")
+        config = harness.broker.parts.topics.get("NEW")
         assert config is not None
         assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 3, 6)
-        assert harness.broker.context.topics.changed  # the broker registers the topic
+        assert harness.broker.parts.topics.changed  # the broker registers the topic
         assert harness.send("WIDE", d=99).code == 0
-        wide = harness.broker.context.topics.get("WIDE")
+        wide = harness.broker.parts.topics.get("WIDE")
         assert wide is not None and wide.write_queue_nums == 8
 
     def test_a_new_topic_needs_a_default_topic_with_the_permission(self, harness: BrokerHarness) -> None:
@@ -189,7 +189,7 @@ class TestQueues:
     def test_a_retry_topic_is_always_created(self, harness: BrokerHarness) -> None:
         harness.restart(auto_create_topic=False)
         assert harness.send("%RETRY%g").code == 0
-        config = harness.broker.context.topics.get("%RETRY%g")
+        config = harness.broker.parts.topics.get("%RETRY%g")
         assert config is not None and (config.write_queue_nums, config.perm) == (1, 6)
 
 
@@ -212,7 +212,7 @@ class TestRejections:
         answer = harness.send(topic)
         assert answer.code == code
         assert answer.ext["MSG_REGION"] == "DefaultRegion"  # the Java client wants these in every answer
-        assert harness.broker.context.store.log.end == 0
+        assert harness.broker.parts.store.log.end == 0
 
     def test_a_topic_without_write_permission_is_rejected(self, harness: BrokerHarness) -> None:
         harness.ask_code(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=1, writeQueueNums=1, perm=4)

@@ -52,7 +52,7 @@ def test_the_consumer_chooses_the_delay_level(
 ) -> None:
     send_back(harness, record, level)
     ((origin, parked),) = invariants.read_log(harness.broker).in_levels.items()
-    generation = harness.broker.context.generations.of(origin)
+    generation = harness.broker.parts.generations.of(origin)
     assert generation.due_of(origin, parked, Millis(harness.now_ms)) == harness.now_ms + delay_ms
     assert parked.message.properties[props.DELAY] == str(min(level, 18))
 
@@ -106,12 +106,12 @@ def test_a_released_message_sent_back_loses_its_first_delay(harness: BrokerHarne
 
 
 def test_a_message_of_a_group_without_retry_queues_is_dropped(harness: BrokerHarness, record: Record) -> None:
-    group = harness.broker.context.groups.get("g")
+    group = harness.broker.parts.groups.get("g")
     assert group is not None
     group.retry_queue_nums = 0
-    end = harness.broker.context.store.log.end
+    end = harness.broker.parts.store.log.end
     assert send_back(harness, record).code == 0
-    assert harness.broker.context.store.log.end == end
+    assert harness.broker.parts.store.log.end == end
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 50, 1 << 20, 1 << 40])
@@ -127,7 +127,7 @@ def test_an_unknown_group_is_rejected(harness: BrokerHarness, record: Record) ->
 
 
 def test_a_retry_topic_without_write_permission_is_rejected(harness: BrokerHarness, record: Record) -> None:
-    harness.broker.context.topics.create_for_group("%RETRY%g", 1).perm = 4
+    harness.broker.parts.topics.create_for_group("%RETRY%g", 1).perm = 4
     assert send_back(harness, record).code == ResponseCode.NO_PERMISSION
 
 

@@ -13,7 +13,7 @@ from wheelmq.testing.harness import BrokerHarness
 
 
 def sys_flag_of(harness: BrokerHarness, topic: str) -> int:
-    found = harness.broker.context.topics.get(topic)
+    found = harness.broker.parts.topics.get(topic)
     assert found is not None
     return found.topic_sys_flag
 
@@ -69,7 +69,7 @@ def test_the_retry_limit_of_an_old_client_is_ignored(harness: BrokerHarness, ver
     command = harness.send_command("%RETRY%g", j=4, l=3)
     command.version = version
     assert harness.ask(command).code == 0
-    assert (harness.broker.context.topics.get("%DLQ%g") is not None) == is_dead
+    assert (harness.broker.parts.topics.get("%DLQ%g") is not None) == is_dead
 
 
 def inner(body: bytes) -> bytes:

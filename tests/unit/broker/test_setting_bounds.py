@@ -122,16 +122,16 @@ def test_the_reason_names_the_allowed_values(chosen: dict[str, int], named: str)
 def test_each_value_at_run_time_is_rejected_or_can_be_undone(tmp_path: Path, key: Any) -> None:
     """A change rejects the values that a start rejects, and names them. An accepted value can be undone."""
     with BrokerHarness(tmp_path, **settings()) as harness:
-        before = BROKER.value(harness.broker.context.settings, key.ours)
+        before = BROKER.value(harness.broker.parts.settings, key.ours)
         for value in VALUES:
             answer = harness.ask_code(RequestCode.UPDATE_BROKER_CONFIG, f"{key.name}={value}\n".encode())
             if answer.code:
                 assert answer.code == ResponseCode.INVALID_PARAMETER and str(value) in (answer.remark or "")
-                assert BROKER.value(harness.broker.context.settings, key.ours) == before
+                assert BROKER.value(harness.broker.parts.settings, key.ours) == before
                 continue
-            assert problem(key.ours, BROKER.value(harness.broker.context.settings, key.ours)) is None
+            assert problem(key.ours, BROKER.value(harness.broker.parts.settings, key.ours)) is None
             undone = harness.ask_code(RequestCode.UPDATE_BROKER_CONFIG, f"{key.name}={before}\n".encode())
-            assert (undone.code, BROKER.value(harness.broker.context.settings, key.ours)) == (0, before)
+            assert (undone.code, BROKER.value(harness.broker.parts.settings, key.ours)) == (0, before)
         for body, asked in SENDS.items():
             assert harness.send("T", body, properties=asked).code == 0
         harness.advance(1100)

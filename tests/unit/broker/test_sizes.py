@@ -16,7 +16,7 @@ from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.start_warnings import body_size_warning
 from wheelmq.delay.blocks.park import park_in_block
-from wheelmq.delay.park import park
+from wheelmq.delay.park import ParkSettings, park
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import BLANK_BYTES, Message, record_bytes
@@ -81,9 +81,9 @@ def test_the_longest_accepted_half_message_can_be_committed(harness: BrokerHarne
     longest = longest_body(harness, "T", {**HALF, **asked})
     sent = harness.ask(harness.send_command("T", b"x" * longest, properties={**HALF, **asked}))
     position = int(sent.ext["msgId"][16:], 16)
-    record = harness.broker.context.store.log.record_at(position)  # type: ignore[arg-type]
+    record = harness.broker.parts.store.log.record_at(position)  # type: ignore[arg-type]
     assert record is not None
-    harness.broker.context.transactions.put_back(record, checked=True)
+    harness.broker.parts.transactions.put_back(record, checked=True)
     answer = harness.ask_code(
         RequestCode.END_TRANSACTION,
         producerGroup="g",
@@ -174,9 +174,10 @@ class TestAcceptedBefore:
 
     def park(self, harness: BrokerHarness, left_bytes: int) -> Message:
         """Park a timer whose record leaves `left_bytes` of the longest record unused."""
-        store = harness.broker.context.store
+        store = harness.broker.parts.store
         message = Message("T", 0, b"", {"own": "x" * 50, props.UNIQ_KEY: "K", props.TIMER_DELAY_MS: "1000"})
-        park(message, Millis(harness.now_ms), harness.broker.context.park_settings)
+        settings = harness.broker.parts.settings
+        park(message, Millis(harness.now_ms), ParkSettings(settings.timer, settings.levels.levels_ms))
         without_body = record_bytes(len(message.topic), 0, len(props.encode(message.properties)))
         message.body = bytes(store.record_bytes_max - without_body - left_bytes)
         store.append(message, real_queue=store.real_queue(message.properties))
@@ -191,7 +192,7 @@ class TestAcceptedBefore:
         (record,) = harness.read_queue(DEAD_LETTER_TOPIC)
         assert record.message.body == parked.body
         assert props.without_origin(record.message.properties) == parked.properties
-        assert harness.broker.context.releaser.counts["dead_letter"] == 1
+        assert harness.broker.parts.releaser.counts["dead_letter"] == 1
         invariants.check(harness.broker)
 
     def test_a_dead_letter_without_room_loses_properties(self, harness: BrokerHarness) -> None:
@@ -210,13 +211,13 @@ class TestAcceptedBefore:
         message = Message("T", 0, bytes(FILE_BYTES), {props.UNIQ_KEY: "K"})
         due_ms = Millis(harness.now_ms + 1000)
         park_in_block(message, due_ms)
-        harness.broker.context.block_scheduler.put(message, due_ms)
+        harness.broker.parts.block_scheduler.put(message, due_ms)
         harness.send("T", b"beside", properties={props.DELAY_IN_SECONDS: "1"})
         harness.send("T", b"a timer", delay_ms=1000)
         harness.advance(1000)
         assert sorted(harness.bodies("T")) == [b"a timer", b"beside"]
-        counts = harness.broker.context.releaser.counts
-        assert (counts["too_long"], counts["dead_letter"], harness.broker.context.releaser.has_more()) == (1, 0, False)
+        counts = harness.broker.parts.releaser.counts
+        assert (counts["too_long"], counts["dead_letter"], harness.broker.parts.releaser.has_more()) == (1, 0, False)
         (alarm,) = [record for record in caplog.records if "set aside" in record.message]
         assert alarm.levelname == "CRITICAL" and "log_file_bytes" in alarm.message
         before = msgspec.json.encode(counts)

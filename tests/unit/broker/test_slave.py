@@ -21,13 +21,13 @@ REJECT = f"[REJECTREQUEST]system busy, start flow control for a while ({TEXT})"
 
 
 def stored(harness: BrokerHarness) -> int:
-    return harness.broker.context.store.log.end
+    return harness.broker.parts.store.log.end
 
 
 @pytest.mark.parametrize("kernels", [pytest.param(True, marks=pytest.mark.kernels), False])
 def test_a_slave_rejects_sends_of_every_kind(tmp_path: Path, kernels: bool) -> None:
     with BrokerHarness(tmp_path, broker_id=1) as harness:
-        assert (harness.broker.context.fast_send is not None) == kernels
+        assert (harness.broker.parts.fast_send is not None) == kernels
         end = stored(harness)
         batch = harness.send_command("T", inner(b"a") + inner(b"b"), m=True)
         batch.code = RequestCode.SEND_BATCH_MESSAGE
@@ -39,7 +39,7 @@ def test_a_slave_rejects_sends_of_every_kind(tmp_path: Path, kernels: bool) -> N
             assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, REJECT)
         assert stored(harness) == end
         assert harness.broker.dispatch.counts["rejected"] == 5
-        assert not harness.broker.context.admission.takes_sends
+        assert not harness.broker.parts.admission.takes_sends
 
 
 def test_a_slave_rejects_other_requests_that_store_messages(tmp_path: Path) -> None:
@@ -83,6 +83,4 @@ def test_a_slave_logs_one_warning_at_the_start(tmp_path: Path, caplog: pytest.Lo
 def test_a_registration_names_no_address_for_replicas(tmp_path: Path, broker_id: int) -> None:
     """Apache's name server requires the field. No slave of Apache's may connect to the port of another service."""
     with BrokerHarness(tmp_path, broker_id=broker_id) as harness:
-        assert (
-            register_command(harness.broker.context.settings, harness.broker.context.topics).ext["haServerAddr"] == ""
-        )
+        assert register_command(harness.broker.parts.settings, harness.broker.parts.topics).ext["haServerAddr"] == ""

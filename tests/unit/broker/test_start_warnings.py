@@ -76,7 +76,7 @@ def test_an_address_that_other_machines_cannot_reach_causes_a_warning(
 
 
 def test_a_broker_checks_its_own_disk(harness: BrokerHarness) -> None:
-    settings, store = harness.broker.context.settings, harness.broker.context.store
+    settings, store = harness.broker.parts.settings, harness.broker.parts.store
     assert start_warnings(settings, store) == []
     settings.broker.listen_host = "0.0.0.0"
     assert len(start_warnings(settings, store)) == 1

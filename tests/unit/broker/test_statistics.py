@@ -115,21 +115,21 @@ class TestBroker:
         assert view(harness, TOPIC_PUT_NUMS, "T") is None
         for _ in range(6):
             harness.send("T", b"x" * 100)
-        size = harness.broker.context.store.log.end
+        size = harness.broker.parts.store.log.end
         harness.advance(SAMPLE_MS)
         numbers, sizes = view(harness, TOPIC_PUT_NUMS, "T"), view(harness, TOPIC_PUT_SIZE, "T")
         assert numbers is not None and sizes is not None
         assert numbers["statsMinute"] == {"sum": 6, "tps": 0.6, "avgpt": 1.0}
         assert sizes["statsMinute"]["sum"] == size
         assert numbers["statsDay"]["sum"] == numbers["statsHour"]["sum"] == 6
-        assert harness.broker.context.stats.put_tps("T") == 0.6
+        assert harness.broker.parts.stats.put_tps("T") == 0.6
 
     def test_messages_from_before_the_start_are_not_counted(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.restart()
         harness.advance(SAMPLE_MS)
         assert view(harness, TOPIC_PUT_NUMS, "T") is None
-        assert harness.broker.context.stats.put_total() == 0
+        assert harness.broker.parts.stats.put_total() == 0
 
     def test_gets_are_counted_by_group(self, harness: BrokerHarness) -> None:
         for _ in range(3):
@@ -143,7 +143,7 @@ class TestBroker:
         assert numbers is not None and sizes is not None
         assert (numbers["statsMinute"]["sum"], numbers["statsMinute"]["avgpt"]) == (3, 1.5)
         assert sizes["statsMinute"]["sum"] == sum(len(pulled.answer.body) for pulled in pulls)
-        assert (harness.broker.context.stats.found, harness.broker.context.stats.missed > 0) == (2, True)
+        assert (harness.broker.parts.stats.found, harness.broker.parts.stats.missed > 0) == (2, True)
 
     def test_a_group_has_figures_before_the_first_sample(self, harness: BrokerHarness) -> None:
         harness.send("T")
@@ -180,19 +180,19 @@ class TestBroker:
         harness.send("T")
         harness.send("T", delay_ms=60_000)
         harness.pull("T")
-        info = runtime_info(harness.broker.context)
+        info = runtime_info(harness.broker.parts.metric_sources)
         assert (info["msgPutTotalTodayNow"], info["msgGetTotalTodayNow"]) == (1, 1)
         assert info["putMessageTimesTotal"] == 2
-        assert info["putMessageSizeTotal"] == harness.broker.context.store.log.end
+        assert info["putMessageSizeTotal"] == harness.broker.parts.store.log.end
 
     def test_the_totals_of_the_last_mornings_are_kept(self, harness: BrokerHarness) -> None:
         harness.send("T")
         for total in (0, 1, 2):
-            assert runtime_info(harness.broker.context)["msgPutTotalTodayMorning"] == total
+            assert runtime_info(harness.broker.parts.metric_sources)["msgPutTotalTodayMorning"] == total
             harness.clock.advance(24 * HOUR_MS)
             harness.settle()
             harness.send("T")
-        assert runtime_info(harness.broker.context)["msgPutTotalYesterdayMorning"] == 2
+        assert runtime_info(harness.broker.parts.metric_sources)["msgPutTotalYesterdayMorning"] == 2
 
     def test_totals_stay_constant_over_an_idle_day(self, harness: BrokerHarness) -> None:
         """Idle counters are removed, but totals never shrink: the count of a day is a difference of two totals."""
@@ -200,9 +200,9 @@ class TestBroker:
         harness.pull("T")
         for _ in range(27):
             harness.clock.advance(HOUR_MS)
-            harness.broker.context.stats.sample()
+            harness.broker.parts.stats.sample()
         assert view(harness, TOPIC_PUT_NUMS, "T") is None
-        info = runtime_info(harness.broker.context)
+        info = runtime_info(harness.broker.parts.metric_sources)
         assert info["msgPutTotalTodayNow"] == info["msgPutTotalTodayMorning"] == 1
         assert info["msgGetTotalTodayNow"] == info["msgGetTotalTodayMorning"] == 1
 
@@ -212,12 +212,12 @@ class TestBroker:
             harness.send("T")
         harness.pull("T", maxMsgNums=2)
         harness.advance(RATES_SAMPLE_MS)
-        info = runtime_info(harness.broker.context)
+        info = runtime_info(harness.broker.parts.metric_sources)
         assert (info["putTps"], info["getTransferredTps"]) == ("3 3 3", "2 2 2")
 
     def test_failed_puts_are_counted(self, harness: BrokerHarness) -> None:
         assert harness.send("T", properties={"K": "v\0"}).code != 0
-        assert runtime_info(harness.broker.context)["putMessageFailedTimes"] == 1
+        assert runtime_info(harness.broker.parts.metric_sources)["putMessageFailedTimes"] == 1
 
 
 @pytest.mark.parametrize("minutes", [0, 1, 3])

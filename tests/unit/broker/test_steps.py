@@ -48,16 +48,16 @@ def test_a_failed_step_delays_no_timer_and_no_send(
     harness.allows_failed_steps = True
     harness.send("T", b"timer", delay_ms=900)
     harness.settle()  # its reference is in the near lane
-    owner: Any = harness.broker.context
+    owner: Any = harness.broker.parts
     *path, method = STEPS[step].split(".")
     for name in path:
         owner = getattr(owner, name)
-    wake = harness.broker.context.holds.wake
+    wake = harness.broker.parts.holds.wake
     with monkeypatch.context() as patch:
         patch.setattr(
             owner,
             method,
-            (lambda key, *more: fail() if key is harness.broker.context.index else wake(key, *more))
+            (lambda key, *more: fail() if key is harness.broker.parts.index else wake(key, *more))
             if method == "wake"
             else fail,
         )
@@ -67,8 +67,8 @@ def test_a_failed_step_delays_no_timer_and_no_send(
         assert harness.bodies("T") == [b"timer"]
         harness.send("T", b"sent")
         assert harness.bodies("T") == [b"timer", b"sent"]
-    assert harness.broker.context.steps.failures[step] > 0
-    assert set(harness.broker.context.steps.failures) == {step}
+    assert harness.broker.parts.steps.failures[step] > 0
+    assert set(harness.broker.parts.steps.failures) == {step}
 
 
 def test_a_failed_release_keeps_its_messages_and_allows_sends(
@@ -78,7 +78,7 @@ def test_a_failed_release_keeps_its_messages_and_allows_sends(
     harness.send("T", b"timer", delay_ms=500)
     harness.clock.advance(500)
     with monkeypatch.context() as patch:
-        patch.setattr(harness.broker.context.releaser, "_append", fail)
+        patch.setattr(harness.broker.parts.releaser, "_append", fail)
         harness.tick()
         assert harness.broker.next_tick_ms() == FAILED_STEP_MS, "a lasting failure must not use a whole core"
         harness.send("T", b"sent")
@@ -93,16 +93,16 @@ def test_a_dispatch_that_fails_in_a_round_is_repeated_by_the_tick(
     harness.send("T")
     harness.settle()
     harness.allows_failed_steps = True
-    dispatch, calls = harness.broker.context.store.dispatch, []
+    dispatch, calls = harness.broker.parts.store.dispatch, []
 
     def fail_once() -> Any:
         calls.append(1)
         return fail() if len(calls) == 1 else dispatch()
 
-    monkeypatch.setattr(harness.broker.context.store, "dispatch", fail_once)
+    monkeypatch.setattr(harness.broker.parts.store, "dispatch", fail_once)
     harness.submit(harness.send_command("T", b"x"))
     assert harness.end_round(), "the server must tick at once"
-    assert len(calls) == 2 and harness.broker.context.steps.failures == {"dispatch": 1}
+    assert len(calls) == 2 and harness.broker.parts.steps.failures == {"dispatch": 1}
     assert harness.bodies("T")[-1] == b"x"
 
 
@@ -134,7 +134,7 @@ def test_a_reference_to_an_impossible_position_fails_no_release(
     )
     forged[:, ref.POSITION] = [position, position + 300]
     forged[:, ref.SIZE] = 300
-    harness.broker.context.timer.pending.armed.arm(forged)
+    harness.broker.parts.timer.pending.armed.arm(forged)
     harness.advance(1500)
     assert harness.bodies("T") == [b"timer"] * 3
-    assert harness.broker.context.releaser.counts["unreadable"] == 2
+    assert harness.broker.parts.releaser.counts["unreadable"] == 2

@@ -20,7 +20,7 @@ class TestCheckpoints:
 
     def test_one_checkpoint_runs_at_a_time(self, harness: BrokerHarness) -> None:
         worker = HeldWorker()
-        checkpoints = Checkpoints(harness.broker.context.store, worker)
+        checkpoints = Checkpoints(harness.broker.parts.store, worker)
         checkpoints.begin()
         assert len(worker) == 0, "there is nothing to write"
         harness.send("T")
@@ -31,7 +31,7 @@ class TestCheckpoints:
 
     def test_the_disk_rests_after_a_checkpoint(self, harness: BrokerHarness) -> None:
         worker = HeldWorker()
-        checkpoints = Checkpoints(harness.broker.context.store, worker)
+        checkpoints = Checkpoints(harness.broker.parts.store, worker)
         harness.send("T")
         checkpoints.begin()
         harness.clock.advance(1000)
@@ -47,7 +47,7 @@ class TestCheckpoints:
     def test_a_failed_checkpoint_is_logged(self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
         worker = HeldWorker()
         harness.send("T")
-        Checkpoints(harness.broker.context.store, worker).begin()
+        Checkpoints(harness.broker.parts.store, worker).begin()
         worker.fail_next(OSError(5, "Input/output error"))
         worker.run()
         assert "a background task on the broker's files failed" in caplog.text

@@ -32,8 +32,8 @@ def test_releases_may_take_as_long_as_the_reading(
 ) -> None:
     broker = harness.broker
     slices: list[float] = []
-    monkeypatch.setattr(broker.context.releaser, "release", lambda now_ms, *seconds: slices.append(max(seconds)) or 0)
-    broker.context.ticks.begin()
+    monkeypatch.setattr(broker.parts.releaser, "release", lambda now_ms, *seconds: slices.append(max(seconds)) or 0)
+    broker.parts.ticks.begin()
     harness.clock.advance(read_ms)
     broker.tick()
     assert slices == [pytest.approx(slice_s)]
@@ -42,10 +42,10 @@ def test_releases_may_take_as_long_as_the_reading(
 def test_the_message_index_waits_while_a_burst_is_released(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, index = harness.broker.context.store, harness.broker.context.index
+    store, index = harness.broker.parts.store, harness.broker.parts.index
     assert index is not None
     is_burst = True
-    monkeypatch.setattr(harness.broker.context.releaser, "has_burst", lambda: is_burst)
+    monkeypatch.setattr(harness.broker.parts.releaser, "has_burst", lambda: is_burst)
     monkeypatch.setattr(index_pacing, "INDEX_WAITS_BYTES", 2000)
     harness.send("T", b"x" * 1000)
     assert index.indexed_to == 0 < store.log.end < 2000

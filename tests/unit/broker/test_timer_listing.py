@@ -215,7 +215,7 @@ class TestBlocks:
     def test_a_damaged_message_is_not_listed(self, harness: BrokerHarness) -> None:
         for body in (b"first", b"damaged", b"last"):
             harness.send("T", body, properties={props.DELAY_IN_SECONDS: "25"})
-        [block] = harness.broker.context.blocks
+        [block] = harness.broker.parts.blocks
         at = int(block.queue.read(1, 1)["position"][0])
         block.log.files.file_at(0).array[at] ^= 0x55
         assert listed(harness) == [0, 2] == listed(harness, topic="T")
@@ -251,7 +251,7 @@ class TestBlocks:
             due_ms = harness.now_ms + 2000
             harness.send("T", deliver_ms=due_ms, properties={props.TIMER_DEL_UNIQKEY: "T+cancelled"})
             harness.advance(30_000)
-            assert len(harness.broker.context.blocks) == 0
+            assert len(harness.broker.parts.blocks) == 0
             for key, end in (("out", "released"), ("cancelled", "cancelled")):
                 [found] = rows(harness, RequestCode.WMQ_FIND_TIMERS, topic="T", key=key)
                 message = found["message"]
@@ -265,9 +265,7 @@ class TestBlocks:
         for i in range(150):  # three log files, three files of units, two blocks
             own = {props.KEYS: "busy", props.UNIQ_KEY: f"U{i}", props.DELAY_IN_SECONDS: str(25 + i % 2 * 10)}
             harness.send("T", bytes(150), properties=own)
-        assert all(
-            len(block.queue.files.pieces(0, block.queue.end * 24)) == 2 for block in harness.broker.context.blocks
-        )
+        assert all(len(block.queue.files.pieces(0, block.queue.end * 24)) == 2 for block in harness.broker.parts.blocks)
         monkeypatch.setattr(search, "FOUND_MAX", 7)
         monkeypatch.setattr(search, "SEARCHED_BYTES", 5000)
         first = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key="busy")
@@ -293,13 +291,13 @@ class TestBlocks:
                 [found] = [json.loads(line) for line in bytes(ask.answer.body).splitlines()]
                 assert (found["message"]["unique_key"], found["end"]) == ("key", "released")
             assert search_for(harness, "key").answer is None, "there is room again"
-            harness.advance(harness.broker.context.settings.requests.response_timeout_ms)
+            harness.advance(harness.broker.parts.settings.requests.response_timeout_ms)
 
     def test_a_search_on_a_slow_or_failing_disk_is_rejected(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, reading=HeldWorker()) as harness:
             assert isinstance(harness.reading, HeldWorker)
             asked = search_for(harness, "key")
-            harness.advance(harness.broker.context.settings.requests.response_timeout_ms)
+            harness.advance(harness.broker.parts.settings.requests.response_timeout_ms)
             assert asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_BUSY
             harness.reading.run()
             harness.tick()
@@ -317,7 +315,7 @@ class TestBlocks:
             harness.send("T", properties={props.UNIQ_KEY: "out", props.DELAY_IN_SECONDS: "1"})
             asked = search_for(harness, "out")
             harness.advance(8000, every_ms=500)
-            assert len(harness.broker.context.blocks) == 0 and asked.answer is None
+            assert len(harness.broker.parts.blocks) == 0 and asked.answer is None
             harness.reading.run()
             harness.tick()
             assert asked.answer is not None

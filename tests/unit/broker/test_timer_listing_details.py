@@ -79,13 +79,13 @@ def filled(
         send(f"later{delay_ms}", delay_ms)
     send("level", 10_000, DELAY="3")
     send("block", 15_000, **{props.DELAY_IN_SECONDS: "15"})
-    assert harness.broker.context.timer.indexed_to == len(DELAYS_MS) + 2
+    assert harness.broker.parts.timer.indexed_to == len(DELAYS_MS) + 2
     return harness, due_ms
 
 
 def strip_details(harness: BrokerHarness, every: int = 1) -> None:
     """Turn every `every`-th unit of the timer log into a unit of an older release."""
-    log = harness.broker.context.timer.log
+    log = harness.broker.parts.timer.log
     for _, units in log.chunks(log.files.start, log.end):
         units["reserved"][::every] = 0
 
@@ -177,7 +177,7 @@ def test_an_answer_lists_at_most_the_requested_number(filled: tuple[BrokerHarnes
 def test_messages_indexed_twice_are_counted_once(filled: tuple[BrokerHarness, dict[str, int]]) -> None:
     """Their units are no longer in the order of their records. The count reads the records that the search misses."""
     harness, due_ms = filled
-    timer = harness.broker.context.timer
+    timer = harness.broker.parts.timer
     timer.indexed_to = 17
     harness.advance(2500, PipelineModel(harness).work, 500)
     assert timer.indexed_to > len(DELAYS_MS) + 2

@@ -72,7 +72,7 @@ def test_new_messages_wait_while_enqueue_is_stopped(tmp_path: Path) -> None:
             assert harness.send("T", body, delay_ms=delay_ms).code == 0
         harness.advance(10_000, model.work, 500)
         assert harness.bodies("T") == [b"before"]
-        assert harness.broker.context.timer.indexed_to == 1
+        assert harness.broker.parts.timer.indexed_to == 1
         harness.restart(clean=False, timer_stop_enqueue=False)
         harness.advance(100)
         assert harness.bodies("T") == [b"before", b"near", b"far"]
@@ -86,7 +86,7 @@ def test_armed_messages_wait_while_dequeue_is_stopped(tmp_path: Path) -> None:
             assert harness.send("T", body, delay_ms=delay_ms).code == 0
         harness.advance(9000, model.work, 500)
         assert harness.bodies("T") == []
-        assert harness.broker.context.timer.pending.armed.count == 2
+        assert harness.broker.parts.timer.pending.armed.count == 2
         assert harness.broker.next_tick_ms() > 0  # the loop does not spin over due messages
         harness.restart(timer_stop_dequeue=False)
         harness.advance(1)
@@ -113,7 +113,7 @@ def test_settings_that_stop_the_timer_stop_no_levels_or_blocks(tmp_path: Path, s
                 due[body + b"%d" % n] = harness.now_ms + 1000
             harness.clock.step(-300)  # the next message is due before this one
             due[b"level%d" % n] = harness.now_ms
-        assert harness.broker.context.timer.pending.notes.count >= 2 or harness.broker.context.timer.pending.armed.count
+        assert harness.broker.parts.timer.pending.notes.count >= 2 or harness.broker.parts.timer.pending.armed.count
         harness.advance(5000, model.work, 100)
         found = {one.message.body: one.store_ms for one in harness.read_queue("T")}
         assert found.keys() == due.keys()
@@ -124,7 +124,7 @@ def test_settings_that_stop_the_timer_stop_no_levels_or_blocks(tmp_path: Path, s
         harness.advance(3000, PipelineModel(harness).work, 100)
         assert {b"level", b"block"} <= set(harness.bodies("T")) and b"timer" not in harness.bodies("T")
         assert (
-            harness.broker.context.timer.check(None).last_read_ms < harness.now_ms - 3000
+            harness.broker.parts.timer.check(None).last_read_ms < harness.now_ms - 3000
         )  # Apache would find the timer
         harness.restart(**{setting: -1 if setting.startswith("dis") else False})
         harness.advance(100)

@@ -36,7 +36,7 @@ def create(harness: BrokerHarness, topic: str, read: int, write: int) -> int:
 
 def arrays_of(harness: BrokerHarness) -> TopicArrays:
     broker = harness.broker
-    return TopicArrays(broker.context.topics, broker.context.store.queues, broker.context.settings)
+    return TopicArrays(broker.parts.topics, broker.parts.store.queues, broker.parts.settings)
 
 
 class TestOnDisk:
@@ -44,7 +44,7 @@ class TestOnDisk:
         """Otherwise its messages could not be pulled after a stop."""
         harness.disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.REPLACE])
         assert harness.send("T", b"refused").code != 0
-        assert harness.broker.context.topics.get("T") is None
+        assert harness.broker.parts.topics.get("T") is None
         harness.advance(500)
         assert harness.send("T", b"stored").code == 0
         harness.restart(clean=False)
@@ -61,7 +61,7 @@ class TestOnDisk:
         with BrokerHarness(tmp_path, tables=tables) as harness:
             first, second = (harness.submit(harness.send_command("T", b"%d" % i, queue_id=0)) for i in range(2))
             harness.tick()
-            assert first.answer is second.answer is None and harness.broker.context.store.log.end == 0
+            assert first.answer is second.answer is None and harness.broker.parts.store.log.end == 0
             tables.run()
             harness.tick()
             assert first.answer is not None and first.answer.code == 0
@@ -149,7 +149,7 @@ class TestOnDisk:
             assert sum(one.answer is None for one in answers) == 6
             tables.run()
             harness.tick()
-            assert all(one.answer is not None for one in answers) and harness.broker.context.topics.waiting_bytes == 0
+            assert all(one.answer is not None for one in answers) and harness.broker.parts.topics.waiting_bytes == 0
 
     def test_an_administrator_is_answered_when_the_topic_is_on_disk(self, tmp_path: Path) -> None:
         tables = HeldWorker()
@@ -158,19 +158,19 @@ class TestOnDisk:
                 create(harness, "T", 4, 4)
             tables.run()
             harness.restart(clean=False)
-            assert "T" in harness.broker.context.topics
+            assert "T" in harness.broker.parts.topics
 
     def test_a_change_whose_save_fails_is_reverted(self, harness: BrokerHarness) -> None:
         create(harness, "T", 4, 4)
         harness.disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.REPLACE])
         assert create(harness, "T", 8, 8) == ResponseCode.SYSTEM_ERROR
-        config = harness.broker.context.topics.get("T")
+        config = harness.broker.parts.topics.get("T")
         assert config is not None and config.read_queue_nums == 4
 
     def test_a_round_opens_a_limited_number_of_queues(self, harness: BrokerHarness) -> None:
         """Each new queue needs a folder and a file. Sends to one queue keep their order."""
         create(harness, "T", 100, 100)
-        queues = harness.broker.context.store.queues
+        queues = harness.broker.parts.store.queues
         asked = [harness.submit(harness.send_command("T", b"%d" % i, queue_id=i % 100)) for i in range(300)]
         known = len(queues)
         while harness.broker.next_tick_ms() == 0 or not all(one.answer for one in asked):
@@ -201,8 +201,8 @@ class TestOnDisk:
         for queue_id in range(OPENED_MAX):
             harness.submit(harness.send_command("T", queue_id=queue_id))
         first = harness.submit(harness.send_command("T", b"1", queue_id=50))
-        harness.broker.context.store.queues.row("T", 50)
-        harness.broker.context.fast_send = None
+        harness.broker.parts.store.queues.row("T", 50)
+        harness.broker.parts.fast_send = None
         second = harness.submit(harness.send_command("T", b"2", queue_id=50))
         harness.settle()
         assert first.answer is not None and second.answer is not None
@@ -215,7 +215,7 @@ class TestOnDisk:
         for i in range(OPENED_MAX):
             harness.submit(harness.send_command("T", queue_id=i, properties=half))
         asked = harness.submit(harness.send_command("T", queue_id=50))
-        assert not len(harness.broker.context.new_queues)  # before any tick
+        assert not len(harness.broker.parts.new_queues)  # before any tick
         harness.tick()
         assert asked.answer is not None and asked.answer.code == 0
 
@@ -225,7 +225,7 @@ class TestQueueCounts:
     def test_an_invalid_number_of_queues_is_rejected(self, harness: BrokerHarness, count: int) -> None:
         for read, write in ((count, 4), (4, count)):
             assert create(harness, "T", read, write) == ResponseCode.INVALID_PARAMETER
-        assert harness.broker.context.topics.get("T") is None
+        assert harness.broker.parts.topics.get("T") is None
 
     @pytest.mark.parametrize("count", [1, QUEUES_MAX])
     def test_the_least_and_the_greatest_number_of_queues_are_valid(self, harness: BrokerHarness, count: int) -> None:
@@ -234,7 +234,7 @@ class TestQueueCounts:
     @pytest.mark.parametrize("count", [-1, 0])
     def test_a_send_creates_no_topic_without_queues(self, harness: BrokerHarness, count: int) -> None:
         assert harness.send("T", d=count).code == ResponseCode.INVALID_PARAMETER
-        assert harness.broker.context.topics.get("T") is None
+        assert harness.broker.parts.topics.get("T") is None
 
     def test_numbers_of_queues_in_the_file_are_limited(self, harness: BrokerHarness) -> None:
         create(harness, "T", 77, 78)
@@ -242,7 +242,7 @@ class TestQueueCounts:
         path = harness._folder / "config" / "topics.json"
         path.write_text(path.read_text().replace("77", "-3").replace("78", "2147483647"))
         harness.start()
-        config = harness.broker.context.topics.get("T")
+        config = harness.broker.parts.topics.get("T")
         assert config is not None
         assert (config.read_queue_nums, config.write_queue_nums) == (0, QUEUES_MAX)
 
@@ -278,7 +278,7 @@ class TestArrays:
             assert builds.call_count < 4
         fresh = arrays_of(harness)
         fresh.refresh()
-        for name in [*names, *harness.broker.context.topics.all()]:
+        for name in [*names, *harness.broker.parts.topics.all()]:
             assert self.found(arrays, name) == self.found(fresh, name), name
 
 
@@ -287,7 +287,7 @@ def test_arrays_whose_rebuild_fails_stay_unchanged(harness: BrokerHarness) -> No
     arrays.refresh()
     before = arrays.names, arrays.rows, arrays.slots, arrays.queue_rows
     create(harness, "T", 4, 4)
-    harness.broker.context.topics.renew_version()  # so that all arrays are built again
+    harness.broker.parts.topics.renew_version()  # so that all arrays are built again
     with mock.patch.object(np, "full", side_effect=MemoryError), pytest.raises(MemoryError):
         arrays.refresh()
     assert all(
@@ -295,4 +295,4 @@ def test_arrays_whose_rebuild_fails_stay_unchanged(harness: BrokerHarness) -> No
         for now, then in zip((arrays.names, arrays.rows, arrays.slots, arrays.queue_rows), before, strict=True)
     )
     arrays.refresh()
-    assert len(arrays.rows) == len(harness.broker.context.topics.all())
+    assert len(arrays.rows) == len(harness.broker.parts.topics.all())

@@ -77,7 +77,7 @@ def ops(harness: BrokerHarness) -> list[bytes]:
 
 
 def progress(harness: BrokerHarness) -> tuple[int | None, int | None]:
-    offsets = harness.broker.context.consumer_offsets
+    offsets = harness.broker.parts.consumer_offsets
     half_at = offsets.get(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0)
     return half_at, offsets.get(names.TRANSACTION_GROUP, names.OP_HALF_TOPIC, 0)
 
@@ -105,7 +105,7 @@ class TestSend:
 
     def test_a_retry_by_a_send_is_no_half_message(self, harness: BrokerHarness) -> None:
         """If a consumer can only send a message back by a send, it sends all its properties."""
-        harness.broker.context.groups.get("g")
+        harness.broker.parts.groups.get("g")
         properties = {props.TRAN_MSG: "true", props.DELAY: "1"}
         assert harness.send("%RETRY%g", b"again", properties=properties, j=1).code == 0
         assert halves(harness) == []
@@ -228,26 +228,26 @@ class TestEnd:
 
     def test_a_full_disk_rejects_ends(self, harness: BrokerHarness) -> None:
         sent = half(harness)
-        harness.broker.context.health.reject_sends("the disk is full")
+        harness.broker.parts.health.reject_sends("the disk is full")
         answer = end(harness, sent, COMMIT)
         assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
-        assert harness.broker.context.stats.failed_puts == 1
+        assert harness.broker.parts.stats.failed_puts == 1
         harness.advance(200)
         assert end(harness, sent, COMMIT).code == 0
 
     def test_an_old_round_rejects_ends(self, harness: BrokerHarness) -> None:
         sent = half(harness)
-        harness.broker.context.ticks.begin()
+        harness.broker.parts.ticks.begin()
         harness.clock.advance(1001)
         answer = end(harness, sent, COMMIT)
         expected = "OS page cache busy, please try another machine"
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, expected)
-        assert harness.broker.context.stats.failed_puts == 1
+        assert harness.broker.parts.stats.failed_puts == 1
 
     def test_a_commit_waits_for_a_synchronous_flush(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH") as harness:
             assert end(harness, half(harness), COMMIT).code == 0
-            assert harness.broker.context.store.log.synced >= harness.read_queue("T")[0].position
+            assert harness.broker.parts.store.log.synced >= harness.read_queue("T")[0].position
 
 
 class TestDelayed:
@@ -311,7 +311,7 @@ class TestDelayed:
         end(harness, half(harness, properties={props.TIMER_DELAY_MS: "1000"}), ROLLBACK)
         harness.advance(5000)
         assert harness.bodies("T") == []
-        assert harness.broker.context.timer.queue.end == 0
+        assert harness.broker.parts.timer.queue.end == 0
 
 
 class TestOps:
@@ -329,7 +329,7 @@ class TestOps:
         assert ops(harness) == [b"0,1,2,"]
         record = harness.read_queue(names.OP_HALF_TOPIC)[-1].message
         assert record.properties == {props.WAIT: "true", props.TAGS: "d"}
-        assert (record.born_ms, record.born_host, record.sys_flag) == (harness.now_ms, harness.broker.context.host, 0)
+        assert (record.born_ms, record.born_host, record.sys_flag) == (harness.now_ms, harness.broker.parts.host, 0)
 
     def test_an_op_message_is_written_at_its_size_limit(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, transaction_op_msg_max_size=5, snapshot_ms=100_000) as harness:
@@ -525,7 +525,7 @@ class TestChecks:
             harness.submit(half_command(harness, b"%d" % i))
         harness.advance(ROUND_MS)
         assert len(checks(connection)) == 450
-        assert harness.broker.context.transactions.pending.first == 450
+        assert harness.broker.parts.transactions.pending.first == 450
 
 
 class TestHalfMessagesOfApache:
@@ -533,12 +533,12 @@ class TestHalfMessagesOfApache:
 
     def park(self, harness: BrokerHarness, **properties: str) -> None:
         """Append a half message unchanged."""
-        harness.broker.context.topics.create_for_group("T", 1)
+        harness.broker.parts.topics.create_for_group("T", 1)
         own = {props.REAL_TOPIC: "T", props.REAL_QID: "0", props.UNIQ_KEY: "U", props.PRODUCER_GROUP: GROUP}
         message = Message(
-            names.HALF_TOPIC, 0, b"body", {**own, **properties}, born_ms=harness.broker.context.clock.now_ms()
+            names.HALF_TOPIC, 0, b"body", {**own, **properties}, born_ms=harness.broker.parts.clock.now_ms()
         )
-        harness.broker.context.transactions.prepare(message)
+        harness.broker.parts.transactions.prepare(message)
         harness.settle()
 
     def test_a_half_message_without_room_to_be_put_back_expires(
@@ -558,7 +558,7 @@ class TestHalfMessagesOfApache:
         names_bytes = 75
         self.park(harness, long="x" * (props.PROPERTIES_BYTES_MAX - names_bytes), z="y" * 8)
         (record,) = halves(harness)
-        file = harness.broker.context.store.log.files.file_at(record.position)
+        file = harness.broker.parts.store.log.files.file_at(record.position)
         end = record.position + record.size
         assert bytes(file.view[end - 1 : end]) == b"\2"
         file.view[end - 1] = ord("y")
@@ -568,12 +568,12 @@ class TestHalfMessagesOfApache:
     def test_a_half_message_that_fills_a_log_file_expires(self, harness: BrokerHarness) -> None:
         """It expires, and the checks of other messages continue."""
         connection = producer(harness)
-        harness.broker.context.topics.create_for_group("T", 1)
+        harness.broker.parts.topics.create_for_group("T", 1)
         own = {props.REAL_TOPIC: "T", props.REAL_QID: "0", props.UNIQ_KEY: "U", props.PRODUCER_GROUP: GROUP, "own": "x"}
-        message = Message(names.HALF_TOPIC, 0, b"", own, born_ms=harness.broker.context.clock.now_ms())
-        store = harness.broker.context.store
+        message = Message(names.HALF_TOPIC, 0, b"", own, born_ms=harness.broker.parts.clock.now_ms())
+        store = harness.broker.parts.store
         message.body = bytes(store.properties_room(message) - len(props.encode(own)))
-        harness.broker.context.transactions.prepare(message)
+        harness.broker.parts.transactions.prepare(message)
         half(harness, b"another")
         harness.advance(ROUND_MS + 1000)
         (expired,) = harness.read_queue(names.CHECK_MAX_TIME_TOPIC)
@@ -585,7 +585,7 @@ class TestHalfMessagesOfApache:
         self, harness: BrokerHarness, outcome: int
     ) -> None:
         connection = producer(harness)
-        log = harness.broker.context.store.log
+        log = harness.broker.parts.store.log
         fake = props.WMQ_ORIGIN[:-1] + "M"  # as long as the real name, which the store appends itself
         self.park(harness, **{fake: "0123456789ABCDEF"})
         position = halves(harness)[0].position
@@ -697,7 +697,7 @@ class TestRestart:
             sent = half(harness)
             harness.advance(1000)
             harness.run_jobs()
-            assert harness.broker.context.store.log.synced == harness.broker.context.store.log.end
+            assert harness.broker.parts.store.log.synced == harness.broker.parts.store.log.end
             harness.advance(1000)
             assert end(harness, sent, COMMIT).code == 0
             harness.advance(10_000)
@@ -712,10 +712,10 @@ class TestRestart:
         sent = [half(harness, b"%d" % i) for i in range(3)]
         end(harness, sent[0], COMMIT)
         end(harness, sent[1], ROLLBACK)
-        counts = harness.broker.context.transactions.counts
+        counts = harness.broker.parts.transactions.counts
         assert (counts.waiting(), counts.committed["T"], counts.rolled_back["T"]) == ({"T": 1}, 1, 1)
         harness.restart(clean=False)
-        counts = harness.broker.context.transactions.counts
+        counts = harness.broker.parts.transactions.counts
         assert counts.waiting() == {"T": 2}  # nothing on disk says that one was rolled back
         harness.advance(3000)
         table = msgspec.json.decode((harness._folder / "config" / "transactionMetrics").read_bytes())

@@ -115,10 +115,10 @@ class Paced:
     def __init__(self, harness: BrokerHarness) -> None:
         broker = harness.broker
         self.wall_ms = Millis(harness.now_ms)
-        self.pace_ms = broker.context.settings.pipeline.pace_ms
+        self.pace_ms = broker.parts.settings.pipeline.pace_ms
         self.is_burst = False
         self.pace = TurnPace(
-            broker.context.timer, broker.context.block_scheduler, broker.context.settings, lambda: self.is_burst
+            broker.parts.timer, broker.parts.block_scheduler, broker.parts.settings, lambda: self.is_burst
         )
 
     def is_due_at(self, now_ms: int) -> bool:
@@ -182,18 +182,18 @@ class TestMarkWriter:
 
     @pytest.fixture
     def marks(self, harness: BrokerHarness, worker: HeldWorker, health: StoreHealth) -> MarkWriter:
-        store, timer = harness.broker.context.store, harness.broker.context.timer
+        store, timer = harness.broker.parts.store, harness.broker.parts.timer
         return MarkWriter(store, timer, CheckFile(store, InlineWorker()), worker, health, lambda: None)
 
     def test_a_save_ends_when_the_mark_is_on_disk(
         self, harness: BrokerHarness, marks: MarkWriter, worker: HeldWorker
     ) -> None:
         done: list[int] = []
-        harness.broker.context.timer.turns.count_from(77)
+        harness.broker.parts.timer.turns.count_from(77)
         marks.save(lambda: done.append(1))
         marks.save()
         worker.work(1)
-        mark = harness.broker.context.timer.mark_file.last
+        mark = harness.broker.parts.timer.mark_file.last
         assert mark is not None and mark.epoch == 77
         assert marks.is_saving() and not done
         worker.report(1)

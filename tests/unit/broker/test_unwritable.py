@@ -37,13 +37,13 @@ def test_sends_are_rejected_while_queue_units_cannot_be_written(
     harness: BrokerHarness, disk: SimulatedDisk, code: int
 ) -> None:
     breaks(disk, code, "consumequeue")
-    missing = harness.broker.context.paths.root / "consumequeue" / "T" / "0" / f"{0:020d}"
+    missing = harness.broker.parts.paths.root / "consumequeue" / "T" / "0" / f"{0:020d}"
     assert harness.send("T", b"0").code == 0  # the message is stored, but its queue unit is missing
-    assert harness.broker.context.health.rejection == rejection_text(OSError(code, os.strerror(code), str(missing)))
+    assert harness.broker.parts.health.rejection == rejection_text(OSError(code, os.strerror(code), str(missing)))
     assert harness.broker.next_tick_ms() > 0  # no busy wait
     assert harness.send("T", b"1").code == ResponseCode.SERVICE_NOT_AVAILABLE
     harness.advance(1000)
-    assert harness.broker.context.store.log.synced == harness.broker.context.store.log.end  # flushes continue
+    assert harness.broker.parts.store.log.synced == harness.broker.parts.store.log.end  # flushes continue
     disk.is_full = lambda path: False
     harness.advance(200)
     assert harness.bodies("T") == [b"0"]
@@ -58,12 +58,12 @@ def test_a_due_message_waits_for_the_log_and_is_released_once(
     for i in range(5):
         harness.send("T", b"%d" % i * 1200, delay_ms=1000)
     breaks(disk, code, "commitlog")
-    left = harness.broker.context.store.log.files.end - harness.broker.context.store.log.end
+    left = harness.broker.parts.store.log.files.end - harness.broker.parts.store.log.end
     harness.send("U", bytes(left - 1400))
     harness.clock.advance(1000)
     for _ in range(5):
         harness.tick()
-        assert harness.broker.context.health.rejection is not None
+        assert harness.broker.parts.health.rejection is not None
         assert harness.broker.next_tick_ms() > 0
         harness.clock.advance(100)
     disk.is_full = lambda path: False
@@ -85,8 +85,8 @@ def test_a_disk_that_stays_full_is_not_logged_ten_times_a_second(
     harness: BrokerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(60):
-        harness.broker.context.health.reject_sends("the disk is full")
+        harness.broker.parts.health.reject_sends("the disk is full")
         harness.advance(200)
-        assert harness.broker.context.health.rejection is None
+        assert harness.broker.parts.health.rejection is None
     lines = [one.getMessage() for one in caplog.records if "the broker rejects sends" in one.message]
     assert len(lines) == 2 and "(and 49 times since the last such line)" in lines[1]

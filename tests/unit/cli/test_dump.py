@@ -18,7 +18,7 @@ def log_file(tmp_path: Path) -> Path:
     with BrokerHarness(tmp_path) as harness:
         for body in (b"first", b"second", b"third"):
             harness.send("T", body)
-        [path] = harness.broker.context.paths.commit_log.iterdir()
+        [path] = harness.broker.parts.paths.commit_log.iterdir()
     return path
 
 
@@ -78,7 +78,7 @@ def test_a_snapshot_is_printed(tmp_path: Path) -> None:
         harness.send("T", properties={"delayInSeconds": "1"})
         harness.send("T", delay_ms=500)
         harness.advance(20_000)
-        end = harness.broker.context.store.log.end
+        end = harness.broker.parts.store.log.end
         harness.stop()
     path = tmp_path / "config" / "snapshot"
     head, *rows = [json.loads(line) for line in dump(path, "--json").output.splitlines()]

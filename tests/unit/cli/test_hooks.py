@@ -96,7 +96,7 @@ def test_a_broker_calls_hooks_in_order(module: str, tmp_path: Path, caplog: pyte
     hooks = load_hooks((f"{module}:Both", f"{module}:only_orders"))
     assert f"hook {module}:Both is registered: RPC hook, send hook" in caplog.messages
     with BrokerHarness(tmp_path / "store") as harness:
-        for ours, loaded in zip(vars(harness.broker.context.hooks).values(), vars(hooks).values(), strict=True):
+        for ours, loaded in zip(vars(harness.broker.parts.hooks).values(), vars(hooks).values(), strict=True):
             ours.extend(loaded)
         assert harness.send("Orders").code == 0
         answer = harness.send("Others")

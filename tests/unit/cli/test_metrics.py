@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
 
+from wheelmq.broker.handlers import metrics as handler
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
@@ -68,12 +70,12 @@ def test_metrics_count_turns_and_armed_messages(harness: BrokerHarness) -> None:
 def test_metrics_contain_the_counts_of_the_shell(harness: BrokerHarness) -> None:
     assert metrics(harness)["shell"] == {}  # the harness has no sockets
     counts = {"connections": 2, "bad_frames": 3, "slow_frames": 4, "failed_ticks": 5}
-    harness.broker.context.shell_figures = lambda: counts
-    assert metrics(harness)["shell"] == counts
+    sources = dataclasses.replace(harness.broker.parts.metric_sources, shell_figures=lambda: counts)
+    assert handler.metrics(sources)["shell"] == counts
 
 
 def test_metrics_contain_the_reason_for_rejected_sends(harness: BrokerHarness) -> None:
-    harness.broker.context.health.reject_sends("the disk is full")
+    harness.broker.parts.health.reject_sends("the disk is full")
     found = metrics(harness)
     assert (found["takes_sends"], found["refusal"]) == (False, "the disk is full")
 

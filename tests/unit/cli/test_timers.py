@@ -133,7 +133,7 @@ def test_a_rolled_message_is_listed_once_with_its_due_time(harness: BrokerHarnes
     due_ms = harness.now_ms + 40_000
     harness.send("T", deliver_ms=due_ms)
     harness.advance(25_000, model.work)
-    assert harness.broker.context.releaser.counts["rolled"] >= 1
+    assert harness.broker.parts.releaser.counts["rolled"] >= 1
     harness.stop()
     assert [row["due_ms"] for row in read(tmp_path / "store")] == [due_ms]
 
@@ -158,7 +158,7 @@ def test_a_store_of_apache_is_listed_without_cancelled_messages(harness: BrokerH
         apache_message(due_ms, "gone"),
         apache_message(due_ms, "cancel", deletes="T+gone"),
     ):
-        harness.broker.context.store.append(message)
+        harness.broker.parts.store.append(message)
     harness.tick()
     harness.crash()
     assert [(row["unique_key"], row["due_ms"]) for row in read(tmp_path / "store")] == [("kept", due_ms)]

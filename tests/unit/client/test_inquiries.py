@@ -20,7 +20,7 @@ QUEUE = QueueName(topic="T", broker_name="broker-a", queue_id=0)
 
 def member_connection(running: Servers, group: str = "G") -> Any:
     assert running.app.broker is not None
-    [client] = running.app.broker.context.clients.consumers[group].clients.values()
+    [client] = running.app.broker.parts.clients.consumers[group].clients.values()
     return client.connection
 
 
@@ -30,8 +30,8 @@ async def ask(running: Servers, code: RequestCode, ext: dict[str, str], body: by
     future: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
     connection = member_connection(running)
     broker = running.app.broker
-    deadline_ms = broker.context.clock.monotonic_ms() + 10_000
-    broker.context.calls.ask(connection, Command(code=code, ext=ext, body=body), deadline_ms, future.set_result)
+    deadline_ms = broker.parts.clock.monotonic_ms() + 10_000
+    broker.parts.calls.ask(connection, Command(code=code, ext=ext, body=body), deadline_ms, future.set_result)
     connection.flush()
     async with asyncio.timeout(10):
         answer = await future
@@ -77,7 +77,7 @@ def test_a_reset_restarts_queues_at_the_new_offsets(servers: Start, orderly: boo
                 await until(lambda: len(seen) == 7)
                 await wait_for_queues(one)
             assert running.app.broker is not None
-            assert running.app.broker.context.consumer_offsets.get("G", "T", 0) == 4
+            assert running.app.broker.parts.consumer_offsets.get("G", "T", 0) == 4
 
     asyncio.run(scenario())
 
@@ -131,9 +131,9 @@ def test_a_consumer_consumes_a_message_on_demand(servers: Start) -> None:
             for body in (b"fine", b"later", b"fails"):
                 sent = await producer.send("U", body)
                 position = int(sent.message_id[16:], 16)
-                record = running.app.broker.context.store.log.record_at(position)  # type: ignore[arg-type]
+                record = running.app.broker.parts.store.log.record_at(position)  # type: ignore[arg-type]
                 assert record is not None
-                found = running.app.broker.context.store.log.gather([(position, record.size)])  # type: ignore[list-item]
+                found = running.app.broker.parts.store.log.gather([(position, record.size)])  # type: ignore[list-item]
                 records.append(bytes(found).replace(b"\x01U\x00", b"\x01T\x00"))
             await producer.send("T", b"x")
             seen: list[bytes] = []

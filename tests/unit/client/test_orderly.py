@@ -49,13 +49,13 @@ def test_a_member_drops_a_queue_until_it_holds_the_lock_again(servers: Start) ->
                 await until(lambda: seen == [b"first"])
                 broker = running.app.broker
                 assert broker is not None
-                now_ms = broker.context.clock.monotonic_ms()
-                broker.context.locks.unlock("G", [QUEUE], one._session.client_id)
-                assert broker.context.locks.lock("G", [QUEUE], "other", now_ms) == [QUEUE]
+                now_ms = broker.parts.clock.monotonic_ms()
+                broker.parts.locks.unlock("G", [QUEUE], one._session.client_id)
+                assert broker.parts.locks.lock("G", [QUEUE], "other", now_ms) == [QUEUE]
                 await until(lambda: QUEUE not in one.queues)
                 await producer.send("T", b"second", queue_id=0)
-                broker.context.consumer_offsets.commit("G", "T", 0, 0)  # the other member restarts the queue
-                broker.context.locks.unlock("G", [QUEUE], "other")
+                broker.parts.consumer_offsets.commit("G", "T", 0, 0)  # the other member restarts the queue
+                broker.parts.locks.unlock("G", [QUEUE], "other")
                 await until(lambda: len(seen) == 3)
                 assert seen == [b"first", b"first", b"second"]
                 assert QUEUE in one.queues
@@ -136,7 +136,7 @@ def test_a_stop_ends_the_pause_before_a_retry(servers: Start) -> None:
             async with one:
                 await tried.wait()
             assert running.app.broker is not None
-            assert running.app.broker.context.consumer_offsets.get("G", "T", 0) in (None, 0)
+            assert running.app.broker.parts.consumer_offsets.get("G", "T", 0) in (None, 0)
 
     asyncio.run(scenario())
 

@@ -53,7 +53,7 @@ def test_a_broker_knows_a_producer_until_it_stops(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running:
             assert running.app.broker is not None
-            producers = running.app.broker.context.clients.producers
+            producers = running.app.broker.parts.clients.producers
             async with Producer(running.namesrv, ProducerSettings(group="P")) as producer:
                 await producer.send("T", b"x")
                 assert list(producers) == ["P"]
@@ -92,7 +92,7 @@ def test_a_delay_in_seconds_parks_the_message_in_a_block(servers: Start) -> None
             await producer.send_oneway("T", b"x", delay_in_seconds=60)
             await producer.send("T", b"x")  # this send arrives one tick later, on the same connection or on another
             assert running.app.broker is not None
-            assert sum(block.queue.end for block in running.app.broker.context.blocks) >= 1
+            assert sum(block.queue.end for block in running.app.broker.parts.blocks) >= 1
             with pytest.raises(Refused, match="should not be specified at the same time"):
                 await producer.send("T", b"x", delay_in_seconds=60, properties={"DELAY": "3"})
             with pytest.raises(TooFarAhead, match=r"--set block_max_delay_seconds=34560000.*must not exceed"):
@@ -119,7 +119,7 @@ def test_a_cancel_returns_the_true_outcome(servers: Start) -> None:
             assert await producer.cancel("T", "nobody", sent.due_ms) is CancelResult.NOT_FOUND
             out = await producer.send("T", b"x", delay_ms=10, properties={"UNIQ_KEY": "order-42"})
             assert running.app.broker is not None and out.due_ms is not None
-            released = running.app.broker.context.releaser.counts
+            released = running.app.broker.parts.releaser.counts
             await until(lambda: released["released"] == 1)
             assert await producer.cancel("T", "order-42", out.due_ms) is CancelResult.ALREADY_SETTLED
             with pytest.raises(ValueError, match="the brokers of the topic are broker-a"):
@@ -138,7 +138,7 @@ def test_a_broker_that_reports_no_outcome_gets_both_cancel_forms(
         stored.append(message.properties["TIMER_DEL_UNIQKEY"])
         return store.append(message), None
 
-    monkeypatch.setattr("wheelmq.broker.handlers.put.append_cancel", append_cancel)
+    monkeypatch.setattr("wheelmq.broker.puts.append_cancel", append_cancel)
 
     async def scenario() -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
@@ -174,7 +174,7 @@ def test_oneway_sends_arrive(servers: Start) -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             await producer.send_oneway("T", b"x", queue_id=0)
             assert running.app.broker is not None
-            queues = running.app.broker.context.store.queues
+            queues = running.app.broker.parts.store.queues
             await until(lambda: (queue := queues.find("T", 0)) is not None and queue.end == 1)
 
     asyncio.run(scenario())

@@ -43,7 +43,7 @@ def test_a_stop_does_not_commit_unconfirmed_messages(servers: Start) -> None:
                 await one.commit()
                 assert len(await one.poll(20_000)) == 1
             assert running.app.broker is not None
-            assert running.app.broker.context.consumer_offsets.get("G", "T", 0) == 2
+            assert running.app.broker.parts.consumer_offsets.get("G", "T", 0) == 2
 
     asyncio.run(scenario())
 
@@ -53,13 +53,13 @@ def test_a_consumer_beyond_the_end_continues_at_the_end(servers: Start) -> None:
         async with servers() as running, Producer(running.namesrv) as producer:
             await producer.send("T", b"old", queue_id=0)
             assert running.app.broker is not None
-            running.app.broker.context.consumer_offsets.commit("G", "T", 0, 100)
+            running.app.broker.parts.consumer_offsets.commit("G", "T", 0, 100)
             async with PullConsumer(running.namesrv, "G") as one:
                 one.assign([QUEUE])
                 await until(lambda: QUEUE in one._group.held and one.position(QUEUE) == 1)
                 await producer.send("T", b"new", queue_id=0)
                 assert [message.body for message in await one.poll(20_000)] == [b"new"]
-            assert running.app.broker.context.consumer_offsets.get("G", "T", 0) == 2
+            assert running.app.broker.parts.consumer_offsets.get("G", "T", 0) == 2
 
     asyncio.run(scenario())
 

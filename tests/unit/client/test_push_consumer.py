@@ -42,7 +42,7 @@ def consumer(running: Servers, inbox: Inbox, group: str = "G", tags: str = "*", 
 def committed_messages(running: Servers, group: str = "G") -> int:
     """The sum of the offsets of topic T that the group committed at the broker."""
     assert running.app.broker is not None
-    offsets = running.app.broker.context.consumer_offsets
+    offsets = running.app.broker.parts.consumer_offsets
     return sum(offsets.get(group, "T", i) or 0 for i in range(4))
 
 
@@ -210,7 +210,7 @@ def test_start_from_applies_to_a_new_group(servers: Start, start_from: StartFrom
             await producer.send("T", b"gone", queue_id=0)
             await producer.send("T", b"old", queue_id=0)
             assert running.app.broker is not None
-            queue = running.app.broker.context.store.queues.find("T", 0)
+            queue = running.app.broker.parts.store.queues.find("T", 0)
             assert queue is not None
             queue.start = type(queue.start)(1)
             inbox = Inbox()
@@ -219,7 +219,7 @@ def test_start_from_applies_to_a_new_group(servers: Start, start_from: StartFrom
                 await producer.send("T", b"new", queue_id=0)
                 await until(lambda: b"new" in inbox.bodies)
             assert inbox.bodies == expected
-            offsets = [running.app.broker.context.consumer_offsets.get("G", "T", i) for i in range(4)]
+            offsets = [running.app.broker.parts.consumer_offsets.get("G", "T", i) for i in range(4)]
             assert offsets == [3, None, None, None]
 
     asyncio.run(scenario())
@@ -297,7 +297,7 @@ def test_messages_in_hand_are_consumed_after_an_offset_correction(servers: Start
             async with member:
                 await until(lambda: inbox.bodies == [b"0"])
                 assert running.app.broker is not None
-                stored = running.app.broker.context.store.queues.find("T", 0)
+                stored = running.app.broker.parts.store.queues.find("T", 0)
                 assert stored is not None
                 stored.start = type(stored.start)(4)
                 queue = QueueName(topic="T", broker_name="broker-a", queue_id=0)

@@ -84,7 +84,7 @@ def test_heartbeats_continue_between_calls(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running:
             assert running.app.broker is not None
-            producers = running.app.broker.context.clients.producers
+            producers = running.app.broker.parts.clients.producers
             producer = SyncProducer(running.namesrv)
             await asyncio.to_thread(producer.start)
             await asyncio.to_thread(producer.send, "T", b"x")
@@ -92,9 +92,9 @@ def test_heartbeats_continue_between_calls(servers: Start) -> None:
             await running.restart_broker()
             assert running.app.broker is not None
             await asyncio.to_thread(producer.send, "T", b"x")
-            assert list(running.app.broker.context.clients.producers) == ["WHEELMQ_PRODUCER"]
+            assert list(running.app.broker.parts.clients.producers) == ["WHEELMQ_PRODUCER"]
             await asyncio.to_thread(producer.stop)
-            assert list(running.app.broker.context.clients.producers) == []
+            assert list(running.app.broker.parts.clients.producers) == []
 
     asyncio.run(scenario())
 

@@ -103,7 +103,7 @@ def test_the_page_shows_rates_per_topic(harness: BrokerHarness, requests: Counte
     harness.advance(20_000)
     topics = read_figures(requests)["overview"]["topics"]
     assert [one["topic"] for one in topics] == ["Busy", "Quiet"]
-    stats = harness.broker.context.stats
+    stats = harness.broker.parts.stats
     assert topics[0]["puts_per_s"] == pytest.approx(stats.put_tps("Busy")) and topics[0]["puts_per_s"] > 0
     assert topics[0]["gets_per_s"] > 0 == topics[1]["gets_per_s"]
     assert topics[0]["messages"] == 30
@@ -148,7 +148,7 @@ def test_the_page_reports_a_broker_that_does_not_answer(requests: CountedRequest
 
 def test_names_are_escaped_on_the_page(harness: BrokerHarness, requests: CountedRequests) -> None:
     harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name=HOSTILE)
-    harness.broker.context.health.reject_sends(HOSTILE)
+    harness.broker.parts.health.reject_sends(HOSTILE)
     harness.send("T")
     found = read_figures(requests)
     assert found["pipeline"]["holder"] == HOSTILE

@@ -136,17 +136,17 @@ def test_a_full_disk_cancels_both_messages_of_a_key_or_none(
     harness: BrokerHarness, disk: SimulatedDisk, left: int
 ) -> None:
     """The log file ends between the two records, and there is no room for the next file."""
-    file_bytes = harness.broker.context.settings.store.log_file_bytes
+    file_bytes = harness.broker.parts.settings.store.log_file_bytes
     harness.send("T", delay_ms=9000, properties={props.UNIQ_KEY: "U"})
     harness.send("T", delay_ms=9000, properties={props.UNIQ_KEY: "U"})
-    while file_bytes - harness.broker.context.store.log.end % file_bytes > 30_000:
+    while file_bytes - harness.broker.parts.store.log.end % file_bytes > 30_000:
         assert harness.send("P", b"x" * 20_000).code == 0
-    while (room := file_bytes - harness.broker.context.store.log.end % file_bytes) > left + 400:
+    while (room := file_bytes - harness.broker.parts.store.log.end % file_bytes) > left + 400:
         assert harness.send("P", b"x" * 100).code == 0
     assert harness.send("P", b"x" * max(1, room - left - 270)).code == 0
     disk.is_full = lambda path: True
     answer = harness.ask(cancel_command(harness, "U"))
-    pending = find_parked(harness.broker.context.timer, harness.broker.context.generations, "T+U")[0]
+    pending = find_parked(harness.broker.parts.timer, harness.broker.parts.generations, "T+U")[0]
     assert (answer.code == 0, len(pending)) in ((True, 0), (False, 2))
     disk.is_full = lambda path: False
     harness.advance(10_000)
@@ -167,7 +167,7 @@ def test_a_rolled_message_is_cancelled(harness: BrokerHarness) -> None:
     model = PipelineModel(harness)
     send(harness, "K", 65_000)
     harness.advance(40_000, model.work, 500)
-    assert harness.broker.context.releaser.counts["rolled"] >= 1
+    assert harness.broker.parts.releaser.counts["rolled"] >= 1
     assert cancel(harness, "K") == Cancelled.CANCELLED
     harness.advance(30_000, model.work, 500)
     assert harness.bodies("T") == []
@@ -199,13 +199,13 @@ def test_a_cancel_writes_the_delete_unit_of_apache(harness: BrokerHarness) -> No
     send(harness, "K", 8000)
     cancel(harness, "K")
     harness.advance(4000, model.work, 500)
-    ((_, units),) = harness.broker.context.timer.log.chunks(0, harness.broker.context.timer.log.end)
+    ((_, units),) = harness.broker.parts.timer.log.chunks(0, harness.broker.parts.timer.log.end)
     assert [int(unit["magic"]) for unit in units] == [1, 1 | MAGIC_DELETE]
 
 
 def test_pending_counts_exclude_cancels_and_cancelled_messages(harness: BrokerHarness) -> None:
     def pending() -> int:
-        return int(harness.broker.context.timer.pending.counts.by_queue.sum())
+        return int(harness.broker.parts.timer.pending.counts.by_queue.sum())
 
     for i in range(3):
         send(harness, f"K{i}", 5000)
@@ -227,7 +227,7 @@ def test_a_message_is_cancelled_in_the_tick_of_its_send(harness: BrokerHarness) 
     assert cancel(harness, "K") == Cancelled.ALREADY_SETTLED
     harness.advance(3000)
     assert harness.bodies("T") == []
-    assert int(harness.broker.context.timer.pending.counts.by_queue.sum()) == 0
+    assert int(harness.broker.parts.timer.pending.counts.by_queue.sum()) == 0
     invariants.check(harness.broker)
     harness.restart(clean=False)
     harness.advance(3000)
@@ -250,8 +250,8 @@ def test_cancels_work_while_queue_units_cannot_be_written(harness: BrokerHarness
     harness.submit(harness.send_command("NEW", delay_ms=2000, properties={props.UNIQ_KEY: "K"}))
     harness.submit(harness.send_command("NEW"))  # its queue has no file yet
     harness.tick()
-    assert harness.broker.context.store.journal.count
-    harness.broker.context.health.rejection = None
+    assert harness.broker.parts.store.journal.count
+    harness.broker.parts.health.rejection = None
     asked = [harness.submit(cancel_command(harness, key, topic)) for key, topic in (("K", "NEW"), ("before", "T"))]
     harness.tick()
     for one in asked:

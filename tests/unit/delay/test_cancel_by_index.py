@@ -46,7 +46,7 @@ def fill(harness: BrokerHarness) -> None:
 
 
 def in_memory(harness: BrokerHarness) -> int:
-    return harness.broker.context.timer.pending.keys.count
+    return harness.broker.parts.timer.pending.keys.count
 
 
 def test_indexed_keys_leave_memory(harness: BrokerHarness) -> None:
@@ -55,7 +55,7 @@ def test_indexed_keys_leave_memory(harness: BrokerHarness) -> None:
     for clean in (True, False):
         harness.restart(clean=clean)
         assert in_memory(harness) == 0
-        assert harness.broker.context.timer.pending.counts.by_queue.sum() == COUNT
+        assert harness.broker.parts.timer.pending.counts.by_queue.sum() == COUNT
     assert [cancel(harness, f"K{i}") for i in range(0, COUNT, 7)] == [Cancelled.CANCELLED] * 9
 
 
@@ -165,7 +165,7 @@ class TestDamagedIndexFiles:
             yield harness
 
     def files(self, harness: BrokerHarness) -> list[Path]:
-        return sorted(harness.broker.context.paths.index.iterdir())
+        return sorted(harness.broker.parts.paths.index.iterdir())
 
     @pytest.mark.parametrize("gone", [0, 2, -1])
     def test_a_missing_file_is_rebuilt(self, harness: BrokerHarness, gone: int) -> None:
@@ -186,11 +186,11 @@ class TestDamagedIndexFiles:
             harness.advance(2000)
             for i in range(COUNT, 2 * COUNT):
                 send(harness, f"K{i}", 14_000)
-            known = harness.broker.context.snapshots.index_mark
+            known = harness.broker.parts.snapshots.index_mark
             assert known is not None and COUNT < known.next_unit < 2 * COUNT
             harness.cut_power(keep)
             harness.start()
-            assert harness.broker.context.store.index_mark == known
+            assert harness.broker.parts.store.index_mark == known
             assert "made anew" not in caplog.text
             assert [cancel(harness, f"K{i}") for i in range(2 * COUNT)] == [Cancelled.CANCELLED] * 2 * COUNT
             invariants.check(harness.broker)
@@ -201,7 +201,7 @@ class TestDamagedIndexFiles:
             for i in range(4):
                 send(harness, f"K{i}", 14_000)
             harness.restart()
-            index = harness.broker.context.index
+            index = harness.broker.parts.index
             assert index is not None
             file, size = index._files[0].view, index._size
             slot_at = INDEX_HEADER.size + index_format.index_hash(TIMER_TOPIC, "K1") % size.slots * 4
@@ -226,7 +226,7 @@ class TestDamagedIndexFiles:
         monkeypatch.setattr("wheelmq.store.index.STEPS_MAX", 5)
         answer = harness.ask(cancel_command(harness, "word"))
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL and "more than 5" in answer.remark
-        assert harness.broker.context.timer.pending.counts.by_queue.sum() == 8
+        assert harness.broker.parts.timer.pending.counts.by_queue.sum() == 8
 
 
 def test_keys_with_the_same_hash_are_distinguished(harness: BrokerHarness) -> None:

@@ -31,7 +31,7 @@ SECOND_TRY_MS = RETRY_MS * 3 // 2 + STEP_MS
 @pytest.fixture
 def fail_appends(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> FailAppends:
     """Make appends of messages with one of some bodies raise an error. Call it without a body to end that."""
-    append = harness.broker.context.store.append
+    append = harness.broker.parts.store.append
 
     def set_bodies(*bodies: bytes) -> None:
         def fail(message: Message, **chosen: Any) -> Any:
@@ -39,7 +39,7 @@ def fail_appends(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> Fai
                 raise ValueError("unforeseen")
             return append(message, **chosen)
 
-        monkeypatch.setattr(harness.broker.context.store, "append", fail)
+        monkeypatch.setattr(harness.broker.parts.store, "append", fail)
 
     return set_bodies
 
@@ -50,7 +50,7 @@ def fail(*arguments: Any, **keywords: Any) -> Any:
 
 def last_read_ms(harness: BrokerHarness) -> int:
     """Return the time before which timercheck declares all slots released."""
-    return harness.broker.context.timer.check(harness.broker.context.releaser.earliest_in_hand_ms()).last_read_ms
+    return harness.broker.parts.timer.check(harness.broker.parts.releaser.earliest_in_hand_ms()).last_read_ms
 
 
 def test_an_error_delays_only_its_own_message(
@@ -61,7 +61,7 @@ def test_an_error_delays_only_its_own_message(
     fail_appends(b"2")
     harness.advance(1000)
     assert harness.bodies("T") == [b"0", b"1", b"3", b"4"]
-    assert harness.broker.context.releaser.counts["failed"] == 1
+    assert harness.broker.parts.releaser.counts["failed"] == 1
     assert [record.levelname for record in caplog.records if "failed" in record.message] == ["CRITICAL"]
     fail_appends()
     harness.advance(RETRY_MS - 1)
@@ -70,7 +70,7 @@ def test_an_error_delays_only_its_own_message(
         harness.advance_to_next()
     assert harness.bodies("T") == [b"0", b"1", b"3", b"4", b"2"]
     assert harness.now_ms <= START_MS + 1000 + SECOND_TRY_MS
-    assert harness.broker.context.releaser.in_hand() == 0
+    assert harness.broker.parts.releaser.in_hand() == 0
     invariants.check(harness.broker)
 
 
@@ -80,9 +80,9 @@ def test_the_message_stays_pending_in_timercheck(harness: BrokerHarness, fail_ap
     harness.send("T", b"fails", delay_ms=5500)
     fail_appends(b"fails")
     harness.advance(5500 + 3 * RETRY_MS, model.work, 500)
-    assert harness.broker.context.releaser.counts["failed"] >= 2
+    assert harness.broker.parts.releaser.counts["failed"] >= 2
     assert last_read_ms(harness) <= (due_ms - 1) // 1000 * 1000
-    disk, paths = harness.disk, harness.broker.context.paths
+    disk, paths = harness.disk, harness.broker.parts.paths
     harness.stop()
     check = load_check(disk, paths)
     assert check is not None and check.last_read_ms <= (due_ms - 1) // 1000 * 1000
@@ -93,12 +93,12 @@ def test_the_message_is_overdue_until_it_leaves(harness: BrokerHarness, fail_app
     harness.send("T", b"leaves", delay_ms=1000)
     fail_appends(b"fails")
     harness.advance(6000)
-    assert overdue(harness.broker.context) == (1, 5000)
-    lateness_ms = harness.broker.context.releaser.lateness_ms
+    assert overdue(harness.broker.parts.metric_sources) == (1, 5000)
+    lateness_ms = harness.broker.parts.releaser.lateness_ms
     assert (lateness_ms.count, lateness_ms.greatest) == (1, 0)
     fail_appends()
     harness.advance(SECOND_TRY_MS - 5000)
-    assert overdue(harness.broker.context) == (0, 0)
+    assert overdue(harness.broker.parts.metric_sources) == (0, 0)
     assert lateness_ms.count == 2 and lateness_ms.greatest >= RETRY_MS
 
 
@@ -122,7 +122,7 @@ class TestAppendedOnce:
         """Check that later tries append the message of the topic exactly once."""
         harness.advance(3 * RETRY_MS)
         assert harness.bodies("T") == [b"body"]
-        assert sum(harness.broker.context.timer.pending.counts.by_queue) == 0
+        assert sum(harness.broker.parts.timer.pending.counts.by_queue) == 0
         invariants.check(harness.broker)
 
     @pytest.mark.parametrize("name", ["delay_facts", "tag_code", "encode_record"])
@@ -130,17 +130,17 @@ class TestAppendedOnce:
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         harness.send("T", delay_ms=1000)
-        end = harness.broker.context.store.log.end
+        end = harness.broker.parts.store.log.end
         with monkeypatch.context() as patch:
             patch.setattr(store_module, name, fail)
             harness.advance(1000)
-            assert harness.broker.context.releaser.counts["failed"] == 1
-            assert harness.broker.context.store.log.end == end
+            assert harness.broker.parts.releaser.counts["failed"] == 1
+            assert harness.broker.parts.store.log.end == end
         self.check(harness)
 
     def test_a_rejected_journal_row_appends_nothing(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=1000)
-        store = harness.broker.context.store
+        store = harness.broker.parts.store
         end = store.log.end
         properties = {props.TIMER_DELAY_SEC: str((1 << 63) - 1)}  # the due time has more than 64 bits
         with pytest.raises(OverflowError):
@@ -152,7 +152,7 @@ class TestAppendedOnce:
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         harness.send("T", delay_ms=1000)
-        monkeypatch.setattr(harness.broker.context.timer.pending, "settle", fail)
+        monkeypatch.setattr(harness.broker.parts.timer.pending, "settle", fail)
         harness.advance(1000)
         assert harness.bodies("T") == [b"body"]
         assert "an error occurred after the release" in caplog.text
@@ -163,9 +163,9 @@ class TestAppendedOnce:
     ) -> None:
         model = PipelineModel(harness)
         harness.send("T", delay_ms=25_000)  # the window is 20 s
-        monkeypatch.setattr(harness.broker.context.timer.congestion, "roll", fail)
+        monkeypatch.setattr(harness.broker.parts.timer.congestion, "roll", fail)
         harness.advance(24_999, model.work, 500)
-        assert harness.broker.context.releaser.counts["rolled"] == harness.broker.context.releaser.counts["failed"] == 1
+        assert harness.broker.parts.releaser.counts["rolled"] == harness.broker.parts.releaser.counts["failed"] == 1
         assert len(harness.read_queue(TIMER_TOPIC)) == 2
         self.check(harness)
 
@@ -175,7 +175,7 @@ class TestAppendedOnce:
         harness.send("T", delay_ms=1000)
         harness.settle()
         harness.allows_failed_steps = True
-        store, releaser = harness.broker.context.store, harness.broker.context.releaser
+        store, releaser = harness.broker.parts.store, harness.broker.parts.releaser
 
         def append_and_fail(refs: Refs, now_ms: Millis) -> int:
             store.append(Message("T", 0, b"body", {}), settles=Origin(int(refs[0, ref.ORIGIN])))
@@ -224,7 +224,7 @@ def test_a_burst_of_failures_fills_no_log_and_is_spread(
     harness.settle()
     fail_appends(b"body")
     harness.advance(1000)
-    counts = harness.broker.context.releaser.counts
+    counts = harness.broker.parts.releaser.counts
     assert counts["failed"] == 200
     lines = [record for record in caplog.records if "failed" in record.message]
     assert len(lines) == 1 and lines[0].exc_info is not None

@@ -49,7 +49,7 @@ def scheduled(level: int, body: bytes, **properties: str) -> Message:
 
 def unit_dues(harness: BrokerHarness, level: int) -> list[int]:
     """Return the due times in the units of a level's queue."""
-    queue = harness.broker.context.store.queues.find(SCHEDULE_TOPIC, level - 1)
+    queue = harness.broker.parts.store.queues.find(SCHEDULE_TOPIC, level - 1)
     assert queue is not None
     return [int(tag) for units in queue.chunks() for tag in units["tag_code"]]
 
@@ -66,14 +66,14 @@ def copied(message: Message) -> Message:
 
 def write(harness: BrokerHarness, *messages: Message) -> None:
     for message in messages:
-        harness.broker.context.store.append(message)
-    harness.broker.context.store.dispatch()
+        harness.broker.parts.store.append(message)
+    harness.broker.parts.store.dispatch()
 
 
 def leave(harness: BrokerHarness, store: Path, offsets: dict[int, int] | None = None) -> None:
     """End Apache's broker. delayOffset.json has the offsets that it had delivered."""
-    harness.broker.context.topics.create_for_group("T", 1)
-    harness.broker.context.topics.file.save_now()
+    harness.broker.parts.topics.create_for_group("T", 1)
+    harness.broker.parts.topics.file.save_now()
     harness.crash()
     if offsets is not None:
         (store / "config" / "delayOffset.json").write_bytes(bodies.write(DelayOffsetsBody(offset_table=offsets)))
@@ -147,7 +147,7 @@ def retag(store: Path, level: int, tags: list[int]) -> None:
 def test_the_queue_unit_determines_the_due_time(harness: BrokerHarness, store: Path) -> None:
     """The units follow another level table. Messages that were due in the past leave at once, as with Apache."""
     write(harness, scheduled(3, b"past"), scheduled(3, b"soon"), scheduled(3, b"later"))
-    harness.broker.context.store.close()
+    harness.broker.parts.store.close()
     leave(harness, store, {})
     retag(store, 3, [5, START_MS + 5700, START_MS + 14_000])
     harness.clock.advance(5000)
@@ -166,7 +166,7 @@ def test_the_queue_unit_determines_the_due_time(harness: BrokerHarness, store: P
 
 def test_a_message_due_later_than_its_level_allows_leaves_at_once(harness: BrokerHarness, store: Path) -> None:
     write(harness, scheduled(2, b"one"))
-    harness.broker.context.store.close()
+    harness.broker.parts.store.close()
     leave(harness, store, {})
     retag(store, 2, [START_MS + 10_001])
     harness.clock.advance(5000)
@@ -333,7 +333,7 @@ class TestOurLevelMessages:
             harness.advance(50, work)
         assert Counter(harness.bodies("T")) == Counter(list(due))
         invariants.check(harness.broker)
-        by = harness.broker.context.timer.pending.armed_by
+        by = harness.broker.parts.timer.pending.armed_by
         assert (by["pipeline"] > 0) == with_pipeline
 
     def test_a_turn_stages_messages_due_within_the_lead(self, harness: BrokerHarness) -> None:
@@ -342,13 +342,13 @@ class TestOurLevelMessages:
             send(harness, 3, b"near%d" % i)
             send(harness, 5, b"far%d" % i)
         harness.advance(7000, model.work)
-        assert harness.broker.context.timer.pending.armed.count == 5
-        assert harness.broker.context.timer.pending.armed_by["pipeline"] == 5
-        (line, *_) = harness.broker.context.timer.pending.levels
+        assert harness.broker.parts.timer.pending.armed.count == 5
+        assert harness.broker.parts.timer.pending.armed_by["pipeline"] == 5
+        (line, *_) = harness.broker.parts.timer.pending.levels
         assert line.staged_to == 5
         harness.advance(53_000, model.work)
         assert len(harness.bodies("T")) == 10
-        by = harness.broker.context.timer.pending.armed_by
+        by = harness.broker.parts.timer.pending.armed_by
         assert (by["pipeline"], by["pipeline_long"], by["near_lane"]) == (10, 10, 0)
 
     def test_a_clock_set_back_releases_messages_due_beyond_their_delay(self, harness: BrokerHarness) -> None:
@@ -381,7 +381,7 @@ class TestOurLevelMessages:
             winners = [model.hand_over(plan, task) for task in model.read(plan)]
         else:
             harness.advance(300, model.work, 100)
-            assert harness.broker.context.timer.pending.armed_by["pipeline"] >= 3
+            assert harness.broker.parts.timer.pending.armed_by["pipeline"] >= 3
         assert harness.bodies("T") == []
         harness.clock.step(-3_600_000)
         if under_way:
@@ -400,7 +400,7 @@ class TestOurLevelMessages:
         harness.advance(2000, model.work, 500)
         send(harness, 2, b"second")
         harness.advance(1000, model.work, 500)
-        assert harness.broker.context.timer.pending.armed.count == 2
+        assert harness.broker.parts.timer.pending.armed.count == 2
         harness.clock.step(-1500)
         harness.settle()
         harness.advance(3499, model.work)
@@ -477,15 +477,15 @@ class TestOurLevelMessages:
         harness.send("U", bytes(100))
         send(harness, 4, b"one")
         (record,) = harness.read_queue(SCHEDULE_TOPIC, 3)
-        assert harness.broker.context.generations.needed_from() == record.position
+        assert harness.broker.parts.generations.needed_from() == record.position
         harness.advance(30_000)
-        assert harness.broker.context.generations.needed_from() == harness.broker.context.store.log.end
+        assert harness.broker.parts.generations.needed_from() == harness.broker.parts.store.log.end
 
     def test_a_full_disk_delays_a_due_level_message(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         send(harness, 1, b"one")
-        log = harness.broker.context.store.log
+        log = harness.broker.parts.store.log
 
         def full(size: int) -> None:
             raise DiskFull(errno.ENOSPC, "full")
@@ -538,8 +538,8 @@ class TestDelayOffsets:
         for _ in range(300):
             harness.submit(harness.send_command("U", bytes(4000)))
         harness.tick()
-        harness.broker.context.store.flush()
-        harness.broker.context.expiry.drop_before(LogPosition(1 << 20))
+        harness.broker.parts.store.flush()
+        harness.broker.parts.expiry.drop_before(LogPosition(1 << 20))
         send(harness, 4, b"there")
         harness.advance(29_999)
         assert harness.bodies("T") == []

@@ -30,7 +30,7 @@ from wheelmq.testing.pipeline_model import PipelineModel, Task
 
 def park_raw(harness: BrokerHarness, properties: dict[str, str], body: bytes = b"raw") -> int:
     """Append a record to the timer queue unchanged, as Apache or a faulty writer would. Returns its queue offset."""
-    store = harness.broker.context.store
+    store = harness.broker.parts.store
     message = Message(TIMER_TOPIC, 0, body, dict(properties), born_ms=Millis(START_MS))
     appended = store.append(message, real_queue=store.real_queue(message.properties))
     harness.settle()
@@ -59,7 +59,7 @@ class TestTime:
     @pytest.mark.parametrize("delay_ms", [1, 999, 1000, 1001, 7003])
     def test_the_broker_requests_its_tick_in_time(self, harness: BrokerHarness, delay_ms: int) -> None:
         harness.send("T", delay_ms=delay_ms)
-        while not harness.broker.context.releaser.counts["released"]:
+        while not harness.broker.parts.releaser.counts["released"]:
             harness.advance_to_next()
         assert harness.now_ms == START_MS + delay_ms
 
@@ -87,13 +87,13 @@ class TestTime:
         clock.creep_ms = 10  # the slice is over after the first quantum
         harness.tick()
         clock.creep_ms = 0
-        queue = harness.broker.context.store.queues.find("T", 0)
+        queue = harness.broker.parts.store.queues.find("T", 0)
         assert queue is not None and queue.end == QUANTUM
         clock.step(-1)
         harness.settle()
         harness.settle()
         assert queue.end == QUANTUM
-        assert harness.broker.context.releaser.counts["early"] > 0
+        assert harness.broker.parts.releaser.counts["early"] > 0
         harness.advance(1)
         assert len(harness.bodies("T")) == 3 * QUANTUM
         invariants.check(harness.broker)
@@ -125,11 +125,9 @@ class TestReleasedMessages:
         """Applies to messages with a level in the timer queue. Apache RocketMQ parks them there if configured to."""
         harness.send("T", b"another", queue_id=1)
         parked = Message("T", 0, b"body", {props.TIMER_DELAY_MS: "1000"})
-        park(parked, Millis(harness.now_ms), harness.broker.context.park_settings)
+        park(parked, Millis(harness.now_ms), harness.broker.parts.park_settings)
         parked.properties[props.TIMER_DELAY_LEVEL] = "1"
-        harness.broker.context.store.append(
-            parked, real_queue=harness.broker.context.store.real_queue(parked.properties)
-        )
+        harness.broker.parts.store.append(parked, real_queue=harness.broker.parts.store.real_queue(parked.properties))
         harness.settle()
         harness.advance(1000)
         (record,) = harness.read_queue("T")
@@ -150,7 +148,7 @@ class TestReleasedMessages:
         enqueue_ms = int(record.message.properties[props.TIMER_ENQUEUE_MS])
         assert START_MS < enqueue_ms < START_MS + 9000 and enqueue_ms % 1000 == 0
         assert record.message.properties[props.TIMER_DEQUEUE_MS] == str(START_MS + 9000)
-        assert harness.broker.context.timer.pending.armed_by["pipeline"] == 1
+        assert harness.broker.parts.timer.pending.armed_by["pipeline"] == 1
 
     def test_a_message_to_a_queue_beyond_the_queues_keeps_its_queue(self, harness: BrokerHarness) -> None:
         """The topic has shrunk since the send. The message goes to its original queue, as with Apache."""
@@ -160,7 +158,7 @@ class TestReleasedMessages:
         )  # type: ignore[arg-type]
         assert answer.code == 0
         harness.advance(1000)
-        queue = harness.broker.context.store.queues.find("T", 3)
+        queue = harness.broker.parts.store.queues.find("T", 3)
         assert queue is not None and queue.end == 1
         invariants.check(harness.broker)
 
@@ -168,7 +166,7 @@ class TestReleasedMessages:
         harness.send("T", delay_ms=1000)
         assert harness.ask_code(215, topic="T").code == 0  # type: ignore[arg-type]
         harness.advance(1000)
-        queue = harness.broker.context.store.queues.find("T", 0)
+        queue = harness.broker.parts.store.queues.find("T", 0)
         assert queue is not None and queue.end == 1
         assert harness.pull("T").answer.code == 17
         invariants.check(harness.broker)
@@ -191,7 +189,7 @@ class TestOrder:
             harness.advance(100, model.work, 100)
         harness.advance(1000)
         assert harness.bodies("T") == sent
-        assert min(harness.broker.context.timer.pending.armed_by[by] for by in ("pipeline", "near_lane")) > 0
+        assert min(harness.broker.parts.timer.pending.armed_by[by] for by in ("pipeline", "near_lane")) > 0
 
     def test_a_burst_does_not_delay_a_message_of_the_next_millisecond(
         self, harness: BrokerHarness, clock: ManualClock
@@ -205,8 +203,8 @@ class TestOrder:
         clock.creep_ms = 1  # each clock reading takes 1 ms, so a slice of 2 ms has room for one quantum
         harness.tick()
         clock.creep_ms = 0
-        assert harness.broker.context.releaser.counts["released"] < count
-        assert timer_origin(count) in harness.broker.context.timer.pending.done  # that message was parked last
+        assert harness.broker.parts.releaser.counts["released"] < count
+        assert timer_origin(count) in harness.broker.parts.timer.pending.done  # that message was parked last
         harness.settle()
         assert len(harness.bodies("T")) == count + 1
 
@@ -221,7 +219,7 @@ class TestOrder:
         harness.submit(harness.send_command("T", b"beside", deliver_ms=START_MS + 1001))
         harness.advance(1)  # now the last message is near as well
         clock.advance(1000)
-        releaser, sizes = harness.broker.context.releaser, []
+        releaser, sizes = harness.broker.parts.releaser, []
         releaser.take_due(Millis(harness.now_ms))
         while releaser.has_more():
             sizes.append(releaser.release(Millis(harness.now_ms), 0.0))
@@ -255,7 +253,7 @@ class TestOrder:
             harness.submit(harness.send_command("T", b"%d" % i, deliver_ms=START_MS + 1000 + i // 8))
         harness.advance(40)  # all messages are near
         clock.advance(1000)
-        releaser = harness.broker.context.releaser
+        releaser = harness.broker.parts.releaser
         releaser.take_due(Millis(harness.now_ms))
         assert releaser.release(Millis(harness.now_ms), 0.0) == 16
         assert releaser.earliest_in_hand_ms() == START_MS + 1002, "two of them"
@@ -310,9 +308,9 @@ def with_hundred_in_hand(harness: BrokerHarness, clock: ManualClock) -> Releaser
         harness.submit(harness.send_command("T", deliver_ms=START_MS + 1000))
     harness.settle()
     clock.advance(1000)
-    harness.broker.context.releaser.take_due(Millis(harness.now_ms))
+    harness.broker.parts.releaser.take_due(Millis(harness.now_ms))
     clock.creep_ms = 1
-    return harness.broker.context.releaser
+    return harness.broker.parts.releaser
 
 
 class TestPipelineMistakes:
@@ -322,10 +320,10 @@ class TestPipelineMistakes:
         forged = ref.make(1)
         forged[0, ref.FIRE_MS], forged[0, ref.ORIGIN] = harness.now_ms + 8000 - early_ms, timer_origin(0)
         forged[0, ref.SIZE] = 300
-        harness.broker.context.timer.pending.armed.arm(forged)
+        harness.broker.parts.timer.pending.armed.arm(forged)
         harness.advance(7999)
         assert harness.bodies("T") == []
-        assert harness.broker.context.releaser.counts["early"] == 1
+        assert harness.broker.parts.releaser.counts["early"] == 1
         harness.advance(1)
         assert harness.bodies("T") == [b"body"]
 
@@ -344,7 +342,7 @@ class TestPipelineMistakes:
         harness.send("T", delay_ms=8000)
         harness.advance(7999, model.work, 500)
         assert harness.bodies("T") == []
-        assert model.committed == 0 and harness.broker.context.timer.pending.armed_by["pipeline"] == 0
+        assert model.committed == 0 and harness.broker.parts.timer.pending.armed_by["pipeline"] == 0
         harness.advance(1)
         assert harness.bodies("T") == [b"body"]
 
@@ -373,8 +371,8 @@ class TestPoison:
         assert record.message.body == b"raw"
         assert record.message.properties["own"] == "x"
         assert record.message.properties[props.WMQ_ORIGIN] == origin_text(timer_origin(index))
-        assert harness.broker.context.releaser.counts["dead_letter"] == 1
-        assert sum(harness.broker.context.timer.pending.counts.by_queue) == 0
+        assert harness.broker.parts.releaser.counts["dead_letter"] == 1
+        assert sum(harness.broker.parts.timer.pending.counts.by_queue) == 0
         harness.restart(clean=False)
         harness.advance(5000)
         assert len(harness.read_queue(DEAD_LETTER_TOPIC)) == 1
@@ -399,16 +397,16 @@ class TestPoison:
     def test_an_unreadable_record_stays_pending(self, harness: BrokerHarness) -> None:
         for i in range(3):
             harness.send("T", b"%d" % i, delay_ms=1000)
-        harness.broker.context.store.log.files.file_at(0).view[4] = 0
+        harness.broker.parts.store.log.files.file_at(0).view[4] = 0
         harness.advance(1000)
         assert harness.bodies("T") == [b"1", b"2"]
-        assert harness.broker.context.releaser.counts["unreadable"] == 1
-        assert not harness.broker.context.releaser.has_more()
+        assert harness.broker.parts.releaser.counts["unreadable"] == 1
+        assert not harness.broker.parts.releaser.has_more()
         assert (
-            sum(harness.broker.context.timer.pending.counts.by_queue) == 1
+            sum(harness.broker.parts.timer.pending.counts.by_queue) == 1
         )  # it is not settled: a good copy may be restored
         assert harness.send("T", b"3").code == 0
-        harness.broker.context.store.log.files.file_at(0).view[4] = 0xDA
+        harness.broker.parts.store.log.files.file_at(0).view[4] = 0xDA
         harness.restart()
         harness.settle()
         assert harness.bodies("T") == [b"1", b"2", b"3", b"0"]
@@ -418,9 +416,9 @@ class TestFullDisk:
     def fill(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         """Leave no room in the log's file for a record of 1000 bytes and more, and none for another file."""
         disk.is_full = lambda path: "commitlog" in str(path)
-        left = harness.broker.context.store.log.files.end - harness.broker.context.store.log.end
+        left = harness.broker.parts.store.log.files.end - harness.broker.parts.store.log.end
         harness.send("U", bytes(left - 1400))
-        assert harness.broker.context.store.log.files.end - harness.broker.context.store.log.end < 1300
+        assert harness.broker.parts.store.log.files.end - harness.broker.parts.store.log.end < 1300
 
     def test_due_messages_wait_for_room(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         for i in range(5):
@@ -471,10 +469,10 @@ class TestRing:
         def fail(*_: object, **__: object) -> None:
             raise OSError("unforeseen")
 
-        monkeypatch.setattr(harness.broker.context.store, "append", fail)
+        monkeypatch.setattr(harness.broker.parts.store, "append", fail)
         harness.clock.advance(1000)
         harness.broker.tick()
-        assert harness.broker.context.releaser.earliest_in_hand_ms() == START_MS + 1000
+        assert harness.broker.parts.releaser.earliest_in_hand_ms() == START_MS + 1000
         monkeypatch.undo()
         harness.advance(200)
         assert harness.bodies("T") == [b"0", b"1", b"2", b"3", b"4"]
@@ -484,8 +482,8 @@ class TestRing:
         refs = overdue(np.arange(1, 100_001))
         broker = harness.broker
         timer, releaser = (
-            broker.context.timer,
-            Releaser(broker.context.store, broker.context.timer, broker.context.generations),
+            broker.parts.timer,
+            Releaser(broker.parts.store, broker.parts.timer, broker.parts.generations),
         )
         timer.pending.armed.requeue(refs)
         left = []
@@ -498,8 +496,8 @@ class TestRing:
     def test_a_burst_keeps_no_other_instant_out(self, harness: BrokerHarness) -> None:
         broker = harness.broker
         timer, releaser = (
-            broker.context.timer,
-            Releaser(broker.context.store, broker.context.timer, broker.context.generations),
+            broker.parts.timer,
+            Releaser(broker.parts.store, broker.parts.timer, broker.parts.generations),
         )
         timer.pending.armed.requeue(overdue(np.repeat([1, 2], [50_000, 10])))
         releaser.take_due(Millis(2))
@@ -524,7 +522,7 @@ class TestRolls:
         harness.advance(1)
         (record,) = harness.read_queue("T")
         assert record.store_ms == due_ms
-        rolled = harness.broker.context.releaser.counts["rolled"]
+        rolled = harness.broker.parts.releaser.counts["rolled"]
         assert rolled >= 2
         assert record.message.properties[props.TIMER_ROLL_TIMES] == str(rolled)
         assert record.message.properties[props.WMQ_ORIGIN] == origin_text(timer_origin(rolled))
@@ -536,9 +534,9 @@ class TestRolls:
         due_ms = harness.now_ms + 30_000
         value = "30" if name == props.TIMER_DELAY_SEC else "30000"
         park_raw(harness, {**REAL, name: value, props.TIMER_OUT_MS: str(due_ms // 1000 * 1000)})
-        harness.broker.context.topics.create_for_group("T", 1)
+        harness.broker.parts.topics.create_for_group("T", 1)
         harness.advance(29_999, model.work, 500)
-        assert harness.broker.context.releaser.counts["rolled"]
+        assert harness.broker.parts.releaser.counts["rolled"]
         assert harness.bodies("T") == []
         harness.advance(1)
         assert harness.bodies("T") == [b"raw"]
@@ -549,7 +547,7 @@ class TestRecordsOfApache:
 
     def test_records_due_after_their_slot_are_released(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
-        harness.broker.context.topics.create_for_group("T", 1)
+        harness.broker.parts.topics.create_for_group("T", 1)
         for second in range(4, 13):
             slot_ms = START_MS // 1000 * 1000 + 1000 * second
             delay_ms = slot_ms + 1003 - START_MS  # sent 3 ms before it was stored, it is due at slot + 1000
@@ -575,8 +573,8 @@ def test_messages_leave_at_their_due_millisecond_at_each_precision(
             harness.advance(37)
         harness.send("T", b"never", delay_ms=9000, properties={props.UNIQ_KEY: "K"})
         harness.advance(3100, model.work, 250)
-        assert harness.broker.context.timer.indexed_to >= 5
-        assert harness.broker.context.timer.wheel.table["time"].max() >= (START_MS + window_ms) // precision_ms
+        assert harness.broker.parts.timer.indexed_to >= 5
+        assert harness.broker.parts.timer.wheel.table["time"].max() >= (START_MS + window_ms) // precision_ms
         cancel = {props.TIMER_DEL_UNIQKEY: "T+K"}
         answer = harness.send("T", b"x", deliver_ms=harness.now_ms + 5000, properties=cancel)
         assert answer.ext["cancelResult"] == "cancelled"
@@ -584,7 +582,7 @@ def test_messages_leave_at_their_due_millisecond_at_each_precision(
         harness.advance(max(*due_ms.values(), harness.now_ms + 9000) - harness.now_ms, PipelineModel(harness).work, 250)
         found = {record.message.body: record.store_ms for record in harness.read_queue("T")}
         assert found == due_ms
-        assert harness.broker.context.releaser.counts["rolled"] >= 1
+        assert harness.broker.parts.releaser.counts["rolled"] >= 1
         invariants.check(harness.broker)
 
 

@@ -41,7 +41,7 @@ def walked_from(caplog: pytest.LogCaptureFixture) -> int:
 
 
 def snapshot_of(harness: BrokerHarness) -> Snapshot:
-    found = load_snapshot(harness.disk, harness.broker.context.paths)
+    found = load_snapshot(harness.disk, harness.broker.parts.paths)
     assert found is not None
     return found
 
@@ -54,7 +54,7 @@ def live(harness: BrokerHarness) -> None:
         assert harness.send("T", b"timer %d" % i, delay_ms=500 if i < 4 else WAITS_MS, properties=unique).code == 0
     assert cancel(harness, 7) == "cancelled"
     harness.advance(4000, PipelineModel(harness).work, 500)
-    assert snapshot_of(harness).position == harness.broker.context.store.log.end
+    assert snapshot_of(harness).position == harness.broker.parts.store.log.end
     harness.send("T", b"behind")
     assert cancel(harness, 6) == "cancelled"
 
@@ -67,7 +67,7 @@ def cancel(harness: BrokerHarness, number: int) -> str:
 def check(harness: BrokerHarness) -> None:
     """Check that a start on the store of `live` finds all messages."""
     invariants.check(harness.broker)
-    assert harness.broker.context.timer.pending.counts.by_queue.sum() == 2
+    assert harness.broker.parts.timer.pending.counts.by_queue.sum() == 2
     assert [cancel(harness, number) for number in (7, 5)] == ["already delivered or cancelled", "cancelled"]
     harness.advance(WAITS_MS, PipelineModel(harness).work, 500)
     expected = [*(b"plain %d" % i for i in range(8)), *(b"timer %d" % i for i in range(5)), b"behind"]
@@ -81,14 +81,14 @@ def test_a_start_after_a_kill_walks_only_the_log_after_the_snapshot(
     live(harness)
     position = snapshot_of(harness).position
     harness.restart(clean=False)
-    assert walked_from(caplog) == position < harness.broker.context.store.log.end
+    assert walked_from(caplog) == position < harness.broker.parts.store.log.end
     check(harness)
 
 
 def test_a_start_after_a_clean_stop_walks_nothing(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
     live(harness)
     harness.restart(clean=True)
-    assert walked_from(caplog) == harness.broker.context.store.log.end
+    assert walked_from(caplog) == harness.broker.parts.store.log.end
     check(harness)
 
 
@@ -188,10 +188,10 @@ def test_a_start_walks_the_log_if_a_pending_record_is_missing(
 ) -> None:
     """Applies to units without a detail. A start reads no record of a message whose timer log unit has a detail."""
     live(harness)
-    for _, units in harness.broker.context.timer.log.chunks(0, harness.broker.context.timer.log.end):
+    for _, units in harness.broker.parts.timer.log.chunks(0, harness.broker.parts.timer.log.end):
         units["reserved"] = 0
-    index = harness.broker.context.timer.pending.done.of(TIMER_STREAM).first_unset(100)
-    position = int(harness.broker.context.timer.queue.read(index, 1)["position"][0])  # type: ignore[arg-type]
+    index = harness.broker.parts.timer.pending.done.of(TIMER_STREAM).first_unset(100)
+    position = int(harness.broker.parts.timer.queue.read(index, 1)["position"][0])  # type: ignore[arg-type]
     harness.crash()
     (store / "checkpoint").unlink()  # so that the walk ends the log there
     with open(store / "commitlog" / f"{0:020d}", "r+b") as file:
@@ -207,12 +207,10 @@ class TestSnapshotTimes:
         worker = HeldWorker()
         with BrokerHarness(tmp_path, worker=worker) as harness:
             harness.send("T")
-            end = harness.broker.context.store.log.end
+            end = harness.broker.parts.store.log.end
             for _ in range(20):
                 harness.advance(500)
-                assert (
-                    not harness.broker.context.paths.snapshot.exists() or harness.broker.context.store.log.synced >= end
-                )
+                assert not harness.broker.parts.paths.snapshot.exists() or harness.broker.parts.store.log.synced >= end
                 harness.run_jobs(1)
                 invariants.check(harness.broker)
             assert snapshot_of(harness).position == end
@@ -220,7 +218,7 @@ class TestSnapshotTimes:
     def test_an_unchanged_log_gets_no_second_snapshot(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         harness.send("T")
         harness.advance(5000)
-        path = harness.broker.context.paths.snapshot
+        path = harness.broker.parts.paths.snapshot
         path.unlink()
         harness.advance(60_000)
         assert not path.exists()
@@ -232,17 +230,17 @@ class TestSnapshotTimes:
         with BrokerHarness(tmp_path, snapshot_ms=60_000, snapshot_log_bytes=50_000) as harness:
             harness.send("T", bytes(40_000))
             harness.advance(5000)
-            assert not harness.broker.context.paths.snapshot.exists()
+            assert not harness.broker.parts.paths.snapshot.exists()
             harness.send("T", bytes(40_000))
             harness.advance(2000)
-            assert snapshot_of(harness).position == harness.broker.context.store.log.end
+            assert snapshot_of(harness).position == harness.broker.parts.store.log.end
 
     def test_a_failed_sync_of_units_prevents_the_snapshot(
         self, harness: BrokerHarness, disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
     ) -> None:
         harness.send("T")
         harness.advance(600)
-        assert harness.broker.context.store.log.synced == harness.broker.context.store.log.end
+        assert harness.broker.parts.store.log.synced == harness.broker.parts.store.log.end
         disk.sync_error = OSError(5, "Input/output error")
         harness.advance(10_000)
         disk.sync_error = None
@@ -256,7 +254,7 @@ class TestSnapshotTimes:
     def test_an_empty_store_has_no_snapshot(self, harness: BrokerHarness) -> None:
         harness.advance(5000)
         harness.restart(clean=True)
-        assert not harness.broker.context.paths.snapshot.exists()
+        assert not harness.broker.parts.paths.snapshot.exists()
         invariants.check(harness.broker)
 
 

@@ -139,7 +139,7 @@ def test_a_broker_that_is_away_for_a_moment_stops_no_query(driver: Driver) -> No
         driver.wire.is_away = True
         assert driver.stopped_after(QUIET_S - 2 * RENEW_S) is None
         driver.wire.is_away = False
-        driver._harness.broker.context.pipeline.lease.note_progress()
+        driver._harness.broker.parts.pipeline.lease.note_progress()
         assert driver.stopped_after(RENEW_S) is None
 
 
@@ -189,7 +189,7 @@ def test_a_query_may_stop_slowly_after_a_restart_of_its_broker(harness: BrokerHa
         if now_s < next_look_s:
             return
         next_look_s = now_s + LOOK_S + ANSWER_S
-        answers = {"broker": answer_of(pipeline_metrics(harness.broker.context))}
+        answers = {"broker": answer_of(pipeline_metrics(harness.broker.parts.metric_sources))}
         verdicts.append(progress.problem(now_s, answers, turning=turning, has_session=True))
 
     def stop() -> None:

@@ -141,9 +141,9 @@ class TestProgress:
         model = PipelineModel(harness, "p")
         model.open()
         harness.advance(300)
-        assert answer_of(pipeline_metrics(harness.broker.context)) == TurnProgress(True, "p", 300, 0)
+        assert answer_of(pipeline_metrics(harness.broker.parts.metric_sources)) == TurnProgress(True, "p", 300, 0)
         harness.advance(10_000)
-        assert answer_of(pipeline_metrics(harness.broker.context)) == TurnProgress(False, "p", 10_300, 0)
+        assert answer_of(pipeline_metrics(harness.broker.parts.metric_sources)) == TurnProgress(False, "p", 10_300, 0)
 
 
 DRIVER = """

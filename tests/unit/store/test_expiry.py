@@ -50,20 +50,20 @@ def fill(harness: BrokerHarness, count: int, topic: str = "T") -> None:
 
 def poll_expiry(harness: BrokerHarness) -> None:
     """Poll as two checks in a row do: positions that are needed at the first check count at the second."""
-    harness.broker.context.expiry.note()
+    harness.broker.parts.expiry.note()
     harness.advance(600)
-    harness.broker.context.expiry.note()
-    harness.broker.context.expiry.poll()
+    harness.broker.parts.expiry.note()
+    harness.broker.parts.expiry.poll()
     harness.tick()
 
 
 def log_files(harness: BrokerHarness) -> list[str]:
-    return sorted(path.name for path in harness.broker.context.paths.commit_log.iterdir())
+    return sorted(path.name for path in harness.broker.parts.paths.commit_log.iterdir())
 
 
 def is_one_file(harness: BrokerHarness) -> bool:
     """Return whether only the last log file and the one made ahead are left."""
-    log = harness.broker.context.store.log
+    log = harness.broker.parts.store.log
     return log.start == log.end - log.end % LOG_FILE_BYTES == int(log_files(harness)[0]) > 0
 
 
@@ -94,7 +94,7 @@ class TestExpiryTimes:
         fill(harness, 50)
         harness.disk.used = 0.8
         poll_expiry(harness)
-        assert harness.broker.context.store.log.start == 0  # the files are young
+        assert harness.broker.parts.store.log.start == 0  # the files are young
         harness.clock.advance((RESERVED_HOURS + 1) * HOUR_MS)
         poll_expiry(harness)
         assert is_one_file(harness)
@@ -130,22 +130,22 @@ class TestFilesThatReferToTheLog:
     def test_queues_begin_with_the_log(self, harness: BrokerHarness) -> None:
         fill(harness, 800)
         self.expire(harness)
-        queue = harness.broker.context.store.queues.find("T", 0)
+        queue = harness.broker.parts.store.queues.find("T", 0)
         assert queue is not None and 0 < queue.start < queue.end == 800
         assert len(list(queue.files.folder.iterdir())) < 3
         answer = harness.ask(Command(code=RequestCode.GET_MIN_OFFSET, ext={"topic": "T", "queueId": "0"}))
         assert int(answer.ext["offset"]) == queue.start
         first = harness.pull("T", 0, queue.start).records[0]
-        assert first.queue_offset == queue.start and first.position >= harness.broker.context.store.log.start
+        assert first.queue_offset == queue.start and first.position >= harness.broker.parts.store.log.start
 
     @pytest.mark.parametrize("stop", ["clean", "crash"])
     def test_a_restart_keeps_the_bounds_of_a_queue(self, harness: BrokerHarness, stop: str) -> None:
         fill(harness, 400)
         self.expire(harness)
-        queue = harness.broker.context.store.queues.find("T", 0)
+        queue = harness.broker.parts.store.queues.find("T", 0)
         assert queue is not None
         harness.restart(clean=stop == "clean")
-        again = harness.broker.context.store.queues.find("T", 0)
+        again = harness.broker.parts.store.queues.find("T", 0)
         assert again is not None and (again.start, again.end) == (queue.start, queue.end)
         fill(harness, 1)
         assert again.end == 401
@@ -154,7 +154,7 @@ class TestFilesThatReferToTheLog:
         fill(harness, 3, "Old")
         fill(harness, 60)
         self.expire(harness)
-        queue = harness.broker.context.store.queues.find("Old", 0)
+        queue = harness.broker.parts.store.queues.find("Old", 0)
         assert queue is not None and queue.start == queue.end == 3
         assert harness.pull("Old", 0, 0).answer.code == ResponseCode.PULL_OFFSET_MOVED
         fill(harness, 1, "Old")
@@ -180,12 +180,12 @@ class TestFilesThatReferToTheLog:
     def test_a_failed_deletion_is_repeated_with_the_next_one(self, harness: BrokerHarness) -> None:
         fill(harness, 100)
         harness.disk.fail_call(1, OSError(errno.EIO, "no"), [Call.REMOVE])
-        harness.broker.context.expiry.drop_before(LogPosition(2 * LOG_FILE_BYTES))
-        assert len(log_files(harness)) == harness.broker.context.store.log.files.end // LOG_FILE_BYTES
-        harness.broker.context.expiry.drop_before(LogPosition(3 * LOG_FILE_BYTES))
+        harness.broker.parts.expiry.drop_before(LogPosition(2 * LOG_FILE_BYTES))
+        assert len(log_files(harness)) == harness.broker.parts.store.log.files.end // LOG_FILE_BYTES
+        harness.broker.parts.expiry.drop_before(LogPosition(3 * LOG_FILE_BYTES))
         assert log_files(harness)[0] == f"{3 * LOG_FILE_BYTES:020d}"
         harness.restart(clean=False)
-        assert harness.broker.context.store.log.start == 3 * LOG_FILE_BYTES
+        assert harness.broker.parts.store.log.start == 3 * LOG_FILE_BYTES
 
     def test_a_record_whose_unit_is_not_on_disk_is_kept(self, tmp_path: Path) -> None:
         """A power cut can remove the file of the queue, and with it the assigned queue offsets."""
@@ -195,44 +195,44 @@ class TestFilesThatReferToTheLog:
             harness.disk.used = 0.9
             poll_expiry(harness)
             poll_expiry(harness)
-            assert harness.broker.context.store.log.start == 0
+            assert harness.broker.parts.store.log.start == 0
             harness.advance(10_000)
             for _ in range(4):
                 harness.run_jobs()
                 harness.advance(10_000)
-            assert harness.broker.context.store.log.start > 0
+            assert harness.broker.parts.store.log.start > 0
 
     def test_old_index_files_are_deleted(self, harness: BrokerHarness) -> None:
         fill(harness, 100)
-        before = len(list(harness.broker.context.paths.index.iterdir()))
+        before = len(list(harness.broker.parts.paths.index.iterdir()))
         self.expire(harness)
-        assert len(list(harness.broker.context.paths.index.iterdir())) < before
+        assert len(list(harness.broker.parts.paths.index.iterdir())) < before
 
     def test_an_index_job_may_end_after_the_expiry(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        index, held = harness.broker.context.index, HeldWorker()
+        index, held = harness.broker.parts.index, HeldWorker()
         assert index is not None
         monkeypatch.setattr(index._flight, "_worker", held)
         fill(harness, 60)
         assert len(held) == 1
         self.expire(harness)
-        assert harness.broker.context.store.log.start > 0
+        assert harness.broker.parts.store.log.start > 0
         while len(held):
             held.run()
             harness.tick()
-        assert index.indexed_to == harness.broker.context.store.dispatched_to
+        assert index.indexed_to == harness.broker.parts.store.dispatched_to
 
     def test_missing_units_at_the_start_of_a_queue_are_rebuilt(self, harness: BrokerHarness) -> None:
         fill(harness, 200)
         self.expire(harness)
-        queue = harness.broker.context.store.queues.find("T", 0)
+        queue = harness.broker.parts.store.queues.find("T", 0)
         assert queue is not None
         start, count = queue.start, queue.end - queue.start
         assert count > 3
         queue.read(start, 2)[:] = 0  # as a power cut may leave it
         harness.restart(clean=False)
-        again = harness.broker.context.store.queues.find("T", 0)
+        again = harness.broker.parts.store.queues.find("T", 0)
         assert again is not None and again.start == start
         assert len(harness.read_queue("T")) == count
 
@@ -244,8 +244,8 @@ class TestWaitingTimers:
         fill(harness, 60)
         harness.disk.used = 0.9
         poll_expiry(harness)
-        store = harness.broker.context.store
-        assert 0 < store.log.start <= harness.broker.context.timer.needed_from() < store.log.start + LOG_FILE_BYTES
+        store = harness.broker.parts.store
+        assert 0 < store.log.start <= harness.broker.parts.timer.needed_from() < store.log.start + LOG_FILE_BYTES
 
     def test_a_timer_keeps_its_file_until_it_is_delivered_and_indexed(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
@@ -253,25 +253,25 @@ class TestWaitingTimers:
         fill(harness, 60)
         harness.disk.used = 0.9
         poll_expiry(harness)
-        assert harness.broker.context.store.log.start == 0
+        assert harness.broker.parts.store.log.start == 0
         harness.advance(5000, model.work)
-        assert harness.broker.context.timer.indexed_to == 1
+        assert harness.broker.parts.timer.indexed_to == 1
         poll_expiry(harness)
-        assert harness.broker.context.store.log.start > 0
+        assert harness.broker.parts.store.log.start > 0
 
     def test_a_scan_skips_units_whose_records_have_expired(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         harness.send("T", b"cancelled", delay_ms=16_000, properties={props.UNIQ_KEY: "c"})
         harness.send("T", delay_ms=15_900, properties={props.TIMER_DEL_UNIQKEY: "T+c"})
         harness.advance(4000, model.work)
-        assert harness.broker.context.timer.indexed_to == 2
+        assert harness.broker.parts.timer.indexed_to == 2
         fill(harness, 60)
         harness.disk.used = 0.9
         poll_expiry(harness)
-        assert harness.broker.context.store.log.start > 0
+        assert harness.broker.parts.store.log.start > 0
         harness.send("T", b"kept", delay_ms=12_000)
         harness.advance(15_000, model.work)
-        assert harness.broker.context.timer.scans.walked_through_ms > harness.clock.now_ms()
+        assert harness.broker.parts.timer.scans.walked_through_ms > harness.clock.now_ms()
         assert harness.bodies("T").count(b"kept") == 1 and b"cancelled" not in harness.bodies("T")
 
     def test_a_release_that_is_not_on_disk_frees_no_file(self, harness: BrokerHarness) -> None:
@@ -279,12 +279,12 @@ class TestWaitingTimers:
         harness.send("T", b"precious", delay_ms=9000)
         fill(harness, 60, "Other")
         harness.advance(9000 - 600 - 1, model.work)
-        assert harness.broker.context.timer.indexed_to == 1 and not harness.bodies("T")
+        assert harness.broker.parts.timer.indexed_to == 1 and not harness.bodies("T")
         harness.disk.used = 0.9
-        harness.broker.context.expiry.note()
+        harness.broker.parts.expiry.note()
         harness.advance(1)
         assert harness.bodies("T") == [b"precious"]
-        harness.broker.context.expiry.poll()
+        harness.broker.parts.expiry.poll()
         harness.cut_power(keep=0.0)
         harness.start()
         harness.advance(1000)
@@ -298,7 +298,7 @@ class TestWaitingTimers:
         harness.advance(8000, model.work)
         harness.disk.used = 0.9
         poll_expiry(harness)
-        assert harness.broker.context.timer.queue.start == 1
+        assert harness.broker.parts.timer.queue.start == 1
         answer = harness.send("T", delay_ms=1000, properties={props.TIMER_DEL_UNIQKEY: "T+k"})
         assert (answer.code, answer.ext["cancelResult"]) == (0, Cancelled.CANCELLED)
 
@@ -312,14 +312,14 @@ class TestTimerLog:
 
     def test_a_file_is_deleted_once_all_its_messages_are_settled(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
-        files = harness.broker.context.timer.log.files
+        files = harness.broker.parts.timer.log.files
         for _ in range(4):
             self.park(harness, 80, 4000)
             harness.advance(8000, model.work)
         assert files.end == 4 * files.file_bytes and files.start == 3 * files.file_bytes
         assert len(list(files.folder.iterdir())) == 1
         harness.restart()
-        assert harness.broker.context.timer.log.end > files.start
+        assert harness.broker.parts.timer.log.end > files.start
         self.park(harness, 1, 3000)
         harness.advance(8000, model.work)
         assert len(harness.bodies("T")) == 321
@@ -327,7 +327,7 @@ class TestTimerLog:
     @pytest.mark.parametrize("clean", [True, False])
     def test_a_file_with_a_waiting_message_is_kept(self, harness: BrokerHarness, clean: bool) -> None:
         model = PipelineModel(harness)
-        files = harness.broker.context.timer.log.files
+        files = harness.broker.parts.timer.log.files
         self.park(harness, 120, 4000)
         self.park(harness, 1, 19_000)
         for _ in range(2):

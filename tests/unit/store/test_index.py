@@ -47,7 +47,7 @@ TIMES = (Millis(0), Millis(FOREVER))
 @pytest.mark.parametrize("size", [IndexSize(10, 1), IndexSize(10, 0), IndexSize(0, 10)])
 def test_a_file_without_room_for_an_entry_is_rejected(harness: BrokerHarness, size: IndexSize) -> None:
     with pytest.raises(ValueError, match=f"not {size.slots} and {size.units}"):
-        MessageIndex(harness.broker.context.store, harness.background, size)
+        MessageIndex(harness.broker.parts.store, harness.background, size)
 
 
 def test_a_key_that_fits_no_file_ends_the_job(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_a_key_that_fits_no_file_ends_the_job(harness: BrokerHarness, monkeypatc
     monkeypatch.setattr("wheelmq.store.index.put_key", lambda *_: False)
     harness.send("T", properties={props.KEYS: "k"})
     harness.settle()
-    index = harness.broker.context.index
+    index = harness.broker.parts.index
     assert index is not None and "AssertionError" in index._failure
     assert len(files_of(harness)) == 1
 
@@ -204,11 +204,11 @@ class TestQuery:
         with BrokerHarness(tmp_path, message_index_enable=False) as harness:
             send(harness, b"1", KEYS="a")
             assert query(harness, "a").code == ResponseCode.QUERY_NOT_FOUND
-            assert not harness.broker.context.paths.index.exists()
+            assert not harness.broker.parts.paths.index.exists()
 
 
 def files_of(harness: BrokerHarness) -> list[Path]:
-    return sorted(harness.broker.context.paths.index.iterdir())
+    return sorted(harness.broker.parts.paths.index.iterdir())
 
 
 class TestFollowing:
@@ -222,7 +222,7 @@ class TestFollowing:
                 assert bodies_of(query(harness, f"k{i}")) == [b"%d" % i]
             first, second = (INDEX_HEADER.unpack(file.read_bytes()) for file in files_of(harness)[:2])
             assert first["count"] == 11 and first["end_position"] <= second["begin_position"]
-            assert harness.broker.context.store.index_ms == harness.clock.now_ms()
+            assert harness.broker.parts.store.index_ms == harness.clock.now_ms()
 
     @pytest.mark.parametrize("stop", ["restart", "crash"])
     def test_keys_are_found_after_a_stop(self, tmp_path: Path, stop: str) -> None:
@@ -262,7 +262,7 @@ class TestFollowing:
     def test_keys_sent_shortly_after_each_other_are_added_together(self, tmp_path: Path) -> None:
         """The first key is added at once. The broker requests a tick for the others. A large backlog never waits."""
         with BrokerHarness(tmp_path) as harness:
-            index = harness.broker.context.index
+            index = harness.broker.parts.index
             assert index is not None
             index.gather_s = 0.02
 
@@ -292,7 +292,7 @@ class TestFollowing:
                 send(harness, b"%d" % i, KEYS=f"k{i} all")
             background.run()  # the first of them; all others are one job
             harness.tick()
-            index = harness.broker.context.index
+            index = harness.broker.parts.index
             assert index is not None
             found: list[int] = []
             asking = threading.Thread(target=lambda: found.append(len(index.find("T", "all", *TIMES, 1000).positions)))
@@ -320,7 +320,7 @@ class TestFollowing:
         """Another thread sets the flag, and the kernel must not keep it in a register."""
         for i in range(2000):
             assert harness.send("T", b"%d" % i).code == 0
-        log, size = harness.broker.context.store.log, IndexSize(10, 100_000)
+        log, size = harness.broker.parts.store.log, IndexSize(10, 100_000)
         file, state, wanted = np.zeros(size.file_bytes, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64)
         runs = 0
 
@@ -397,8 +397,8 @@ class TestLostPages:
                     file.write(header)
                 harness.start()
                 self.found(harness, 13)
-                assert harness.broker.context.index is not None
-                assert harness.broker.context.index.find_all("T", "k12", lambda: LogPosition(0))
+                assert harness.broker.parts.index is not None
+                assert harness.broker.parts.index.find_all("T", "k12", lambda: LogPosition(0))
                 harness.crash()
 
     def test_the_name_of_a_new_file_sorts_after_those_of_the_snapshot(self, tmp_path: Path) -> None:
@@ -434,8 +434,8 @@ def test_a_damaged_record_does_not_stop_the_index(tmp_path: Path, caplog: pytest
             file.write(b"\x7f")
         harness.start()
         harness.advance(2000)
-        index = harness.broker.context.index
-        assert index is not None and index.indexed_to == harness.broker.context.store.log.end
+        index = harness.broker.parts.index
+        assert index is not None and index.indexed_to == harness.broker.parts.store.log.end
         found = [len(index.find("T", f"key{i}", Millis(0), Millis(FOREVER), 9).positions) for i in range(9)]
         assert found == [1, 1, 1, 1, 0, 1, 1, 1, 1]
         assert f"the record at log position {records[4].position} has changed" in caplog.text

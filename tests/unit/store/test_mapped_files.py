@@ -456,7 +456,7 @@ class TestAhead:
             bodies = [bytes([i]) * 300_000 for i in range(20)]
             for body in bodies:
                 assert harness.send("T", body).code == 0
-            files = harness.broker.context.store.log.files
+            files = harness.broker.parts.store.log.files
             assert len(list(files.folder.iterdir())) == files.end // files.file_bytes + 2
             harness.restart(clean=False)
             assert [len(body) for body in harness.bodies("T")] == [300_000] * 20

@@ -59,12 +59,12 @@ def stopped(harness: BrokerHarness) -> Iterator[tuple[BrokerHarness, list[Record
 
 def test_a_restart_finds_all_messages(harness: BrokerHarness, clean: bool) -> None:
     records = send_all(harness, 10)
-    end, last_ms = harness.broker.context.store.log.end, harness.broker.context.store.log.last_store_ms
+    end, last_ms = harness.broker.parts.store.log.end, harness.broker.parts.store.log.last_store_ms
     harness.restart(clean=clean)
-    log = harness.broker.context.store.log
+    log = harness.broker.parts.store.log
     assert (log.end, log.synced, log.last_store_ms) == (end, end, last_ms)
     assert harness.read_queue("T") == records
-    assert harness.broker.context.store.last_stop_was_clean is clean
+    assert harness.broker.parts.store.last_stop_was_clean is clean
     harness.send("T", b"after")
     assert harness.bodies("T") == [*bodies(10), b"after"]
     invariants.check(harness.broker)
@@ -73,7 +73,7 @@ def test_a_restart_finds_all_messages(harness: BrokerHarness, clean: bool) -> No
 def test_a_restart_finds_messages_in_several_log_files(harness: BrokerHarness, clean: bool) -> None:
     for i in range(30):
         harness.send("T", b"%d" % i * 100_000)
-    assert harness.broker.context.store.log.files.end == 4 << 20 or harness.broker.context.store.log.files.end > 2 << 20
+    assert harness.broker.parts.store.log.files.end == 4 << 20 or harness.broker.parts.store.log.files.end > 2 << 20
     before = harness.bodies("T")
     harness.restart(clean=clean)
     assert harness.bodies("T") == before and len(before) == 30
@@ -90,11 +90,11 @@ def test_the_store_time_does_not_decrease_over_a_stop(harness: BrokerHarness, cl
 
 def test_a_stop_between_a_blank_and_the_next_record_is_recovered(harness: BrokerHarness, store: Path) -> None:
     harness.send("T", bytes(600_000))
-    log = harness.broker.context.store.log
+    log = harness.broker.parts.store.log
     log.reserve(600_000)  # this fills the file with a blank; then the process ends
     assert log.end == 1 << 20
     harness.restart(clean=False)
-    assert harness.broker.context.store.log.end == 1 << 20
+    assert harness.broker.parts.store.log.end == 1 << 20
     harness.send("T", b"after")
     assert [len(body) for body in harness.bodies("T")] == [600_000, 5]
 
@@ -116,7 +116,7 @@ class TestTornTail:
         harness.start()
         found = harness.bodies("T")
         if found == bodies(9):
-            assert harness.broker.context.store.log.end == position
+            assert harness.broker.parts.store.log.end == position
         harness.crash()
         return found
 
@@ -209,7 +209,7 @@ def test_an_impossible_queue_offset_loses_only_that_message(
     left = [body[:5] for body in harness.bodies("T")]
     assert len(left) == 30 and left[-2:] == [b"29292", b"later"] and b"28282" not in left
     assert f"the record at log position {record.position} has changed" in caplog.text
-    assert harness.broker.context.store.queues.end("T", 0) == 31
+    assert harness.broker.parts.store.queues.end("T", 0) == 31
     harness.advance(600_000)
     assert harness.bodies("T")[-1] == b"parked"
     invariants.check(harness.broker)
@@ -231,7 +231,7 @@ def test_an_impossible_first_offset_loses_only_that_message(harness: BrokerHarne
 
 def test_a_cancel_with_a_damaged_offset_still_cancels(harness: BrokerHarness, store: Path) -> None:
     harness.send("T", b"parked", delay_ms=60_000, properties={props.UNIQ_KEY: "U1"})
-    end = harness.broker.context.store.log.end
+    end = harness.broker.parts.store.log.end
     cancel = {props.TIMER_DEL_UNIQKEY: "T+U1"}
     assert harness.send("T", properties=cancel, delay_ms=60_000).ext["cancelResult"] == "cancelled"
     harness.advance(3000)
@@ -247,7 +247,7 @@ def test_a_cancel_with_a_damaged_offset_still_cancels(harness: BrokerHarness, st
 @pytest.mark.parametrize("at", [4, 28, 84], ids=["magic", "position", "body size"])
 def test_a_pull_skips_a_damaged_record(harness: BrokerHarness, caplog: pytest.LogCaptureFixture, at: int) -> None:
     records = send_all(harness, 10)
-    file = harness.broker.context.store.log.files.file_at(records[4].position)
+    file = harness.broker.parts.store.log.files.file_at(records[4].position)
     file.array[records[4].position + at] ^= 1
     assert harness.bodies("T") == [*bodies(4), *bodies(10)[5:]]
     assert "1 units of queue 0 of topic T" in caplog.text
@@ -338,7 +338,7 @@ class TestQueues:
         write(store / LOG, records[7].position, bytes(8))
         harness.start()
         assert harness.bodies("T") == bodies(7)
-        queue = harness.broker.context.store.queues.find("T", 0)
+        queue = harness.broker.parts.store.queues.find("T", 0)
         assert queue is not None and queue.end == 7
         harness.send("T", b"after")
         assert harness.bodies("T") == [*bodies(7), b"after"]
@@ -393,7 +393,7 @@ class TestQueues:
         self, harness: BrokerHarness, disk: SimulatedDisk, store: Path
     ) -> None:
         send_all(harness, 3)
-        job = harness.broker.context.store.checkpoint_job()
+        job = harness.broker.parts.store.checkpoint_job()
         assert job is not None
         disk.sync_error = OSError(5, "Input/output error")
         with pytest.raises(OSError, match="Input/output"):
@@ -403,7 +403,7 @@ class TestQueues:
         harness.stop()
         assert not (store / "checkpoint").exists()
         harness.start()
-        assert not harness.broker.context.store.last_stop_was_clean
+        assert not harness.broker.parts.store.last_stop_was_clean
 
 
 class TestPowerCut:
@@ -423,7 +423,7 @@ class TestPowerCut:
             send_all(harness, 2)
             for topic in ("T", "T", "T"):
                 harness.submit(harness.send_command(topic, b"lost"))
-            harness.broker.context.store.dispatch()
+            harness.broker.parts.store.dispatch()
             for file in (tmp_path / "consumequeue/T/0").iterdir():
                 disk.map(file, file.stat().st_size).sync(0)  # the kernel writes the queue back, not the log
             harness.cut_power(keep=0.0)
@@ -441,7 +441,7 @@ def test_a_walk_over_the_log_returns_all_records(harness: BrokerHarness) -> None
     for i in range(30):
         harness.send("T", b"%d" % i * 50_000)
     records = invariants.read_log(harness.broker).records
-    log = harness.broker.context.store.log
+    log = harness.broker.parts.store.log
     scan = recovery.LogScan(log.files, log.start)
     rows = [row.copy() for rows in scan.chunks() for row in rows]
     assert scan.end == log.end
@@ -473,7 +473,7 @@ def test_a_hostile_first_record_gives_an_empty_log(
     harness, _ = stopped
     write(store / LOG, 0, head)
     harness.start()
-    assert harness.broker.context.store.log.end == 0
+    assert harness.broker.parts.store.log.end == 0
     assert harness.bodies("T") == []
     harness.send("T", b"after")
     assert harness.bodies("T") == [b"after"]

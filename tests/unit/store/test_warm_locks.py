@@ -106,7 +106,7 @@ def test_a_broker_locks_files_only_if_configured(
     monkeypatch.setattr(MappedFile, "unlock", lambda file: seen.append(("unlock", int(file.path.name))))
     chosen = {"log_file_bytes": SIZE, "log_files_ahead": 1, "warm_maped_file_enable": is_warm}
     with BrokerHarness(tmp_path, **chosen) as harness:
-        while harness.broker.context.store.log.end < 2 * SIZE:
+        while harness.broker.parts.store.log.end < 2 * SIZE:
             harness.send("T", bytes(10_000))
         harness.settle()
     expected = [("lock", SIZE), ("lock", 2 * SIZE), ("unlock", SIZE), ("lock", 3 * SIZE)] if is_warm else []

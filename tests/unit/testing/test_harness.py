@@ -152,7 +152,7 @@ class TestHarness:
                     unique = {props.UNIQ_KEY: f"K{i}"}
                     harness.send("T", b"%d" % i, queue_id=-1, delay_ms=100 * i or None, properties=unique)
                 harness.advance(3000)
-                log = harness.broker.context.store.log
+                log = harness.broker.parts.store.log
                 logs.append(bytes(log.read(log.start, log.end)))
         assert logs[0] == logs[1]
 
@@ -195,44 +195,44 @@ class TestInvariants:
         return harness
 
     def test_a_message_settled_twice_is_found(self, busy: BrokerHarness) -> None:
-        busy.broker.context.store.append(Message("T", 0, b"x", {"a": "b"}), settles=timer_origin(0))
+        busy.broker.parts.store.append(Message("T", 0, b"x", {"a": "b"}), settles=timer_origin(0))
         with pytest.raises(AssertionError, match="settled twice"):
             invariants.check(busy.broker)
 
     def test_a_message_settled_before_it_is_parked_is_found(self, busy: BrokerHarness) -> None:
-        busy.broker.context.store.append(Message("T", 0, b"x", {"a": "b"}), settles=timer_origin(9))
+        busy.broker.parts.store.append(Message("T", 0, b"x", {"a": "b"}), settles=timer_origin(9))
         with pytest.raises(AssertionError, match="before it is parked"):
             invariants.check(busy.broker)
 
     def test_a_done_bit_without_a_record_is_found(self, busy: BrokerHarness) -> None:
-        busy.broker.context.timer.pending.done.add(timer_origin(1))
+        busy.broker.parts.timer.pending.done.add(timer_origin(1))
         with pytest.raises(AssertionError, match="done bit of queue offset 1 is True"):
             invariants.check(busy.broker)
 
     def test_e_beyond_the_data_on_disk_is_found(self, busy: BrokerHarness) -> None:
         busy.send("T", delay_ms=9000)
-        busy.broker.context.timer.indexed_to = 5
+        busy.broker.parts.timer.indexed_to = 5
         with pytest.raises(AssertionError, match="E covers a record that is not on disk"):
             invariants.check(busy.broker)
 
     def test_missing_timer_log_units_are_found(self, busy: BrokerHarness) -> None:
-        busy.broker.context.timer.log.files.file_at(0).array[:] = 0
+        busy.broker.parts.timer.log.files.file_at(0).array[:] = 0
         with pytest.raises(AssertionError, match="before E, but has no unit before T"):
             invariants.check(busy.broker)
 
     def test_a_message_that_no_scan_will_reach_is_found(self, busy: BrokerHarness) -> None:
-        busy.broker.context.timer.scans.walked_through_ms += 60_000
+        busy.broker.parts.timer.scans.walked_through_ms += 60_000
         with pytest.raises(AssertionError, match="stays parked"):
             invariants.check(busy.broker)
 
     def test_a_missing_consume_queue_unit_is_found(self, busy: BrokerHarness) -> None:
-        queue = busy.broker.context.store.queues.find("T", 0)
+        queue = busy.broker.parts.store.queues.find("T", 0)
         assert queue is not None
         queue.cut(0)  # type: ignore[arg-type]
         with pytest.raises(AssertionError):
             invariants.check(busy.broker)
 
     def test_a_wrong_end_of_the_log_is_found(self, busy: BrokerHarness, disk: SimulatedDisk) -> None:
-        busy.broker.context.store.log.end -= 1  # type: ignore[assignment]
+        busy.broker.parts.store.log.end -= 1  # type: ignore[assignment]
         with pytest.raises((AssertionError, ValueError)):
             invariants.check(busy.broker)

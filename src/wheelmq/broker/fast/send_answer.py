@@ -1,6 +1,6 @@
 """Write the answer to a send or to a batch.
 
-Twin: `broker.handlers.send`, `broker.handlers.put.recall_handle`, `formats.wire.frame.encode`.
+Twin: `broker.handlers.send`, `broker.puts.recall_handle`, `formats.wire.frame.encode`.
 """
 
 from __future__ import annotations

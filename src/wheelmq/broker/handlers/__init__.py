@@ -1,5 +1,10 @@
-"""One file per operation. The import of this package registers every handler with broker.dispatch."""
+"""One file per operation, and here the parts that the handlers take."""
 
+from __future__ import annotations
+
+from typing import Any, Final
+
+from wheelmq.broker.handler_table import COMMON, BoundHandler, HandlerTable
 from wheelmq.broker.handlers import (
     cleaning,
     config,
@@ -28,32 +33,41 @@ from wheelmq.broker.handlers import (
     topics,
     transactions,
 )
+from wheelmq.broker.parts import Parts
 
-__all__ = [
-    "cleaning",
-    "config",
-    "connections",
-    "consumption",
-    "groups",
-    "locks",
-    "members",
-    "metrics",
-    "offsets",
-    "pipeline",
-    "pipeline_read",
-    "pull",
-    "query",
-    "queues",
-    "recall",
-    "relay",
-    "replicas",
-    "replies",
-    "resets",
-    "runtime",
-    "send",
-    "send_back",
-    "stats",
-    "timers",
-    "topics",
-    "transactions",
-]
+COMMON_ONLY: Final = (
+    *(connections, consumption, groups, locks, offsets, pull, queues, recall),
+    *(relay, replicas, replies, resets, send_back, stats, topics),
+)
+"""Modules whose handlers all take the context only."""
+TABLES: Final[tuple[HandlerTable[Any], ...]] = (
+    *(COMMON, cleaning.HANDLERS, config.HANDLERS, members.HANDLERS, metrics.HANDLERS, pipeline.HANDLERS),
+    *(pipeline_read.HANDLERS, query.HANDLERS, runtime.HANDLERS, send.HANDLERS, transactions.HANDLERS),
+    *(timers.CHECK_POINT, timers.LISTINGS, timers.METRICS),
+)
+HANDLERS: Final = {code: handler for table in TABLES for code, handler in table.by_code.items()}
+"""All handlers by request code."""
+assert len(HANDLERS) == sum(len(table.by_code) for table in TABLES), "two handlers serve one code"
+
+
+def bind_handlers(parts: Parts) -> dict[int, BoundHandler]:
+    """Return the handlers of a broker by request code, each with the parts that it takes."""
+    context, engine, sources = parts.context, parts.engine, parts.metric_sources
+    bound = {
+        **COMMON.bind(context),
+        **cleaning.HANDLERS.bind(engine.store, parts.expiry),
+        **config.HANDLERS.bind(parts.configuration),
+        **members.HANDLERS.bind(context, parts.member_changes),
+        **metrics.HANDLERS.bind(sources),
+        **pipeline.HANDLERS.bind(context, parts.pipeline),
+        **pipeline_read.HANDLERS.bind(context, engine.timer, parts.pipeline),
+        **query.HANDLERS.bind(context, engine),
+        **runtime.HANDLERS.bind(sources),
+        **send.HANDLERS.bind(context, parts.unique_ids),
+        **timers.CHECK_POINT.bind(engine.timer, parts.releaser),
+        **timers.LISTINGS.bind(context, engine),
+        **timers.METRICS.bind(parts.timer_metrics),
+        **transactions.HANDLERS.bind(context, parts.transactions),
+    }
+    assert bound.keys() == HANDLERS.keys(), "no handler is without its parts"
+    return bound

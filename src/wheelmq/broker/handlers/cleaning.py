@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import HandlerTable, serves
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.store.expiry import Expiry
+from wheelmq.store.store import Store
 
 log = logging.getLogger(__name__)
 
+HANDLERS: Final[HandlerTable[[Store, Expiry]]] = HandlerTable()
 
-@serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
-def clean_queues(request: Request, context: Context) -> Answer:
+
+@HANDLERS.serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+def clean_queues(request: Request, store: Store, expiry: Expiry) -> Answer:
     """Delete the queue and index files of records that the log no longer has."""
     log.info("%s cleans queues", peer_text(request.connection))
-    context.expiry.drop_before(context.store.log.start)
+    expiry.drop_before(store.log.start)
     return reply()
 
 
@@ -35,9 +40,9 @@ def clean_topics(request: Request, context: Context) -> Answer:
     return reply()
 
 
-@serves(RequestCode.DELETE_EXPIRED_COMMITLOG)
-def delete_log(request: Request, context: Context) -> Answer:
+@HANDLERS.serves(RequestCode.DELETE_EXPIRED_COMMITLOG)
+def delete_log(request: Request, store: Store, expiry: Expiry) -> Answer:
     """Delete the log files that are older than the reserved time, at any hour."""
     log.info("%s deletes expired log files", peer_text(request.connection))
-    context.expiry.poll(at_once=True)
+    expiry.poll(at_once=True)
     return reply()

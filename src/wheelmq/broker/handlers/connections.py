@@ -8,7 +8,7 @@ from typing import Any
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.request import Request
 from wheelmq.broker.state.clients import Client
 from wheelmq.formats.wire import bodies

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.handlers.queues import bounds, queue_name, stored_ms, topic_of
 from wheelmq.broker.request import Request
 from wheelmq.broker.slices import Steps

@@ -9,7 +9,7 @@ import msgspec
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import when_saved
 from wheelmq.broker.state.attributes import BadAttribute, changed

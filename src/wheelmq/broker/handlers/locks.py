@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode

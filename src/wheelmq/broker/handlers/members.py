@@ -7,7 +7,8 @@ from typing import Final
 
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import HandlerTable, serves
+from wheelmq.broker.member_changes import MemberChanges
 from wheelmq.broker.parsing import when_parsed
 from wheelmq.broker.request import Request
 from wheelmq.broker.slices import Steps
@@ -30,9 +31,11 @@ EXPRESSION_CHARS_MAX: Final = 128 << 10
 AT_ONCE_MAX: Final = 64
 """Groups and subscriptions up to which a heartbeat is served without slices."""
 
+HANDLERS: Final[HandlerTable[[Context, MemberChanges]]] = HandlerTable()
 
-@serves(RequestCode.HEART_BEAT)
-def heart_beat(request: Request, context: Context) -> Answer:
+
+@HANDLERS.serves(RequestCode.HEART_BEAT)
+def heart_beat(request: Request, context: Context, member_changes: MemberChanges) -> Answer:
     """Register a client in its groups, and notify each group that it changes.
 
     A heartbeat of few groups is served at once. A heartbeat of many groups is served in slices, so that other requests
@@ -73,7 +76,7 @@ def heart_beat(request: Request, context: Context) -> Answer:
     unfinished = context.clients.unfinished.begin(request.connection, [*consumers, *producers])
 
     def serve() -> Answer:
-        steps = _register(beat, client, unfinished, context)
+        steps = _register(beat, client, unfinished, context, member_changes)
         try:
             return context.slices.answer(request, steps) if entries > AT_ONCE_MAX else _finish(steps)
         except PeerError:
@@ -93,12 +96,18 @@ def _finish(steps: Steps) -> Command:
             return answer
 
 
-def _register(beat: bodies.Heartbeat, client: Client, unfinished: UnfinishedHeartbeat, context: Context) -> Steps:
+def _register(
+    beat: bodies.Heartbeat,
+    client: Client,
+    unfinished: UnfinishedHeartbeat,
+    context: Context,
+    member_changes: MemberChanges,
+) -> Steps:
     """Register the groups, one per step. Skip groups that a later request has named."""
     try:
         for consumer in beat.consumer_data_set:
             if unfinished.registers(Membership(True, consumer.group_name, client.client_id)):
-                yield from _register_consumer(consumer, client, context)
+                yield from _register_consumer(consumer, client, context, member_changes)
             yield
         for producer in beat.producer_data_set:
             if unfinished.registers(Membership(False, producer.group_name, client.client_id)):
@@ -109,7 +118,9 @@ def _register(beat: bodies.Heartbeat, client: Client, unfinished: UnfinishedHear
     return reply(IS_SUPPORT_HEART_BEAT_V2="false", IS_SUB_CHANGE="true")
 
 
-def _register_consumer(consumer: ConsumerData, client: Client, context: Context) -> Iterator[None]:
+def _register_consumer(
+    consumer: ConsumerData, client: Client, context: Context, member_changes: MemberChanges
+) -> Iterator[None]:
     if context.settings.consumers.reject_pull_enable and consumer.consume_type == "CONSUME_ACTIVELY":
         return
     group = context.groups.get(consumer.group_name)
@@ -119,11 +130,11 @@ def _register_consumer(consumer: ConsumerData, client: Client, context: Context)
     changed = context.clients.consumer_beat(client, consumer)
     yield from context.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
     if changed and group.notify_consumer_ids_changed_enable:
-        context.member_changes.note_change(consumer.group_name, client.connection)
+        member_changes.note_change(consumer.group_name, client.connection)
 
 
-@serves(RequestCode.UNREGISTER_CLIENT)
-def unregister_client(request: Request, context: Context) -> Answer:
+@HANDLERS.serves(RequestCode.UNREGISTER_CLIENT)
+def unregister_client(request: Request, context: Context, member_changes: MemberChanges) -> Answer:
     """Remove a client from a group."""
     header = request.header(UnregisterClientHeader)
     left = context.clients.leave(
@@ -131,7 +142,7 @@ def unregister_client(request: Request, context: Context) -> Answer:
     )
     for name in left:
         config = context.groups.get(name)
-        context.member_changes.note_left([name], notify=config is None or config.notify_consumer_ids_changed_enable)
+        member_changes.note_left([name], notify=config is None or config.notify_consumer_ids_changed_enable)
     return reply()
 
 

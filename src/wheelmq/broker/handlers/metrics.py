@@ -2,76 +2,83 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from wheelmq.broker.answers import Answer, reply
-from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import HandlerTable
+from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.overdue import overdue, pipeline_problem
 from wheelmq.broker.overview import overview
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.headers import MetricsHeader
 
+HANDLERS: Final[HandlerTable[[MetricSources]]] = HandlerTable()
 
-@serves(RequestCode.WMQ_METRICS)
-def get_metrics(request: Request, context: Context) -> Answer:
+
+@HANDLERS.serves(RequestCode.WMQ_METRICS)
+def get_metrics(request: Request, sources: MetricSources) -> Answer:
     """Return the figures as one JSON object, with `overview` on request."""
     topics = request.header(MetricsHeader).topics
-    found = metrics(context)
+    found = metrics(sources)
     if topics > 0:
-        found["overview"] = overview(context, topics)
+        found["overview"] = overview(sources, topics)
     return reply(body=msgspec.json.encode(found))
 
 
-def metrics(context: Context) -> dict[str, Any]:
+def metrics(sources: MetricSources) -> dict[str, Any]:
     """Return the metrics since the start of this broker process. Times are milliseconds since 1970."""
+    log = sources.engine.store.log
     return {
-        "broker": context.settings.broker.name,
-        "boot_ms": context.boot_ms,
-        "now_ms": context.clock.now_ms(),
-        "takes_sends": context.admission.takes_sends,
-        "refusal": context.admission.rejection(),
-        "log": {"start": context.store.log.start, "end": context.store.log.end, "synced": context.store.log.synced},
-        "requests": dict(context.request_counts),
-        "pipeline": pipeline_metrics(context),
-        "timers": timer_metrics(context),
-        "ticks": tick_metrics(context),
-        "shell": context.shell_figures(),
+        "broker": sources.settings.broker.name,
+        "boot_ms": sources.boot_ms,
+        "now_ms": sources.clock.now_ms(),
+        "takes_sends": sources.admission.takes_sends,
+        "refusal": sources.admission.rejection(),
+        "log": {
+            "start": log.start,
+            "end": log.end,
+            "synced": log.synced,
+        },
+        "requests": dict(sources.request_counts),
+        "pipeline": pipeline_metrics(sources),
+        "timers": timer_metrics(sources),
+        "ticks": tick_metrics(sources),
+        "shell": sources.shell_figures(),
     }
 
 
-def pipeline_metrics(context: Context) -> dict[str, Any]:
+def pipeline_metrics(sources: MetricSources) -> dict[str, Any]:
     """Return the holder of the lease, and whether it runs turns.
 
     `is_turning` is reported only while the lease is held and after a plan was requested under it, because a driver
     takes its lease before its query runs.
     """
-    turns, timer = context.timer.turns, context.timer
-    is_held = turns.is_held(context.clock.monotonic_ms())
+    turns, timer = sources.engine.timer.turns, sources.engine.timer
+    is_held = turns.is_held(sources.clock.monotonic_ms())
     return {
         "holder": turns.holder,
         "epoch": turns.epoch,
         "turn": turns.turn,
         "is_held": is_held,
-        "quiet_ms": context.pipeline.lease.quiet_ms(),
-        "is_turning": context.pipeline.lease.is_turning(context.clock.monotonic_ms()),
+        "quiet_ms": sources.pipeline.lease.quiet_ms(),
+        "is_turning": sources.pipeline.lease.is_turning(sources.clock.monotonic_ms()),
         "indexed_to": timer.indexed_to,
         "unindexed": timer.queue.end - timer.indexed_to,
         "walked_through_ms": timer.scans.walked_through_ms,
         "covered_through_ms": timer.scans.covered_through_ms,
-        "fallback": {"is_active": context.pipeline.fallback.is_active, "indexed": context.pipeline.fallback.indexed},
-        "problem": pipeline_problem(context),
-        "last_turn": context.pipeline.figures.last,
-        "read_bytes": context.pipeline.reader.bytes_read,
+        "fallback": {"is_active": sources.pipeline.fallback.is_active, "indexed": sources.pipeline.fallback.indexed},
+        "problem": pipeline_problem(sources),
+        "last_turn": sources.pipeline.figures.last,
+        "read_bytes": sources.pipeline.reader.bytes_read,
     }
 
 
-def timer_metrics(context: Context) -> dict[str, Any]:
+def timer_metrics(sources: MetricSources) -> dict[str, Any]:
     """Return the numbers of pending, overdue, armed and noted messages, and counts by way of arming and release."""
-    timer, late = context.timer, overdue(context)
+    timer, late = sources.engine.timer, overdue(sources)
     return {
         "pending": int(timer.pending.counts.by_queue.sum()),
         "overdue": late.messages,
@@ -79,13 +86,13 @@ def timer_metrics(context: Context) -> dict[str, Any]:
         "armed": timer.pending.armed.count,
         "noted": timer.pending.notes.count,
         "armed_by": dict(timer.pending.armed_by),
-        "released": dict(context.releaser.counts),
+        "released": dict(sources.releaser.counts),
     }
 
 
-def tick_metrics(context: Context) -> dict[str, Any]:
+def tick_metrics(sources: MetricSources) -> dict[str, Any]:
     """Return the length of ticks with work, in wall and processor milliseconds, and the number of idle ticks."""
-    ticks = context.ticks
+    ticks = sources.ticks
     lengths = {"wall_ms": ticks.wall.summary(), "processor_ms": ticks.processor.summary()}
     figures = {
         name: {key: value if key == "count" else value * 1000 for key, value in summary.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.request import Request
 from wheelmq.broker.state.topics import QUEUES_MAX
 from wheelmq.formats.units import LogPosition, QueueOffset

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from wheelmq.broker.answers import Answer, Deferred, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import HandlerTable
 from wheelmq.broker.request import Request
 from wheelmq.broker.store_sizes import store_sizes
+from wheelmq.broker.turns.coordinator import TurnCoordinator
 from wheelmq.delay.timer.turns import Holder, Part
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -18,16 +21,16 @@ from wheelmq.formats.wire.headers import PipelineHeader, TurnHeader, UploadHeade
 
 PLAN_WAIT_MS_MAX = 1000
 
+HANDLERS: Final[HandlerTable[[Context, TurnCoordinator]]] = HandlerTable()
 
-@serves(RequestCode.WMQ_PIPELINE_OPEN)
-def open_lease(request: Request, context: Context) -> Answer:
+
+@HANDLERS.serves(RequestCode.WMQ_PIPELINE_OPEN)
+def open_lease(request: Request, context: Context, coordinator: TurnCoordinator) -> Answer:
     """Grant a lease. The answer has the data that tasks need to read the store."""
     header = request.header(PipelineHeader)
     holder = Holder(header.name, header.holder_id, peer_text(request.connection))
     granted = Deferred()
-    context.pipeline.open(
-        holder, granted.callback(lambda epoch: reply(body=msgspec.json.encode(_terms(context, epoch))))
-    )
+    coordinator.open(holder, granted.callback(lambda epoch: reply(body=msgspec.json.encode(_terms(context, epoch)))))
 
     def late() -> Command:
         return reply(ResponseCode.SYSTEM_ERROR, "the flush of the new epoch did not end in time")
@@ -41,7 +44,7 @@ def _terms(context: Context, epoch: int) -> dict[str, object]:
         "epoch": epoch,
         "broker": settings.broker.name,
         "store_path": str(settings.store.path.resolve()),
-        "store_identity": context.disk.identity(context.paths.lock),
+        "store_identity": context.store.disk.identity(context.store.paths.lock),
         **msgspec.structs.asdict(store_sizes(settings)),
         "precision_ms": settings.timer.precision_ms,
         "levels_ms": context.store.levels_ms,
@@ -49,44 +52,44 @@ def _terms(context: Context, epoch: int) -> dict[str, object]:
     }
 
 
-@serves(RequestCode.WMQ_PIPELINE_PLAN)
-def next_plan(request: Request, context: Context) -> Answer:
+@HANDLERS.serves(RequestCode.WMQ_PIPELINE_PLAN)
+def next_plan(request: Request, context: Context, coordinator: TurnCoordinator) -> Answer:
     """Return the plan of the next turn. Without a reason for a turn, hold the request for at most a second."""
     header = request.header(TurnHeader)
 
     def attempt(last: bool) -> Command | None:
-        plan = context.pipeline.next_plan(header.epoch)
+        plan = coordinator.next_plan(header.epoch)
         if plan is not None:
             return reply(body=msgspec.json.encode(plan))
         return reply(ResponseCode.PULL_NOT_FOUND, "there is no work for a turn") if last else None
 
     timeout_ms = min(header.timeout_ms, PLAN_WAIT_MS_MAX)
-    return attempt(False) or context.holds.wait(request, context.pipeline, timeout_ms, attempt)
+    return attempt(False) or context.holds.wait(request, coordinator, timeout_ms, attempt)
 
 
-@serves(RequestCode.WMQ_PIPELINE_RENEW)
-def renew(request: Request, context: Context) -> Answer:
+@HANDLERS.serves(RequestCode.WMQ_PIPELINE_RENEW)
+def renew(request: Request, context: Context, coordinator: TurnCoordinator) -> Answer:
     """Renew the lease. The answer says for how long its turns made no progress, because one may hang."""
-    context.timer.turns.renew(request.header(TurnHeader).epoch, context.clock.monotonic_ms())
-    return reply(quietMs=context.pipeline.lease.quiet_ms())
+    coordinator.turns.renew(request.header(TurnHeader).epoch, context.clock.monotonic_ms())
+    return reply(quietMs=coordinator.lease.quiet_ms())
 
 
-@serves(RequestCode.WMQ_PIPELINE_UPLOAD)
-def upload(request: Request, context: Context) -> Answer:
+@HANDLERS.serves(RequestCode.WMQ_PIPELINE_UPLOAD)
+def upload(request: Request, context: Context, coordinator: TurnCoordinator) -> Answer:
     """Receive one chunk of the rows of a task attempt."""
     header = request.header(UploadHeader)
-    turns = context.timer.turns
+    turns = coordinator.turns
     turns.renew(header.epoch, context.clock.monotonic_ms())
     key = (header.kind, header.part, header.attempt)
     turns.upload(header.epoch, header.turn, key, header.chunk, request.body)
-    context.pipeline.lease.note_progress()
+    coordinator.lease.note_progress()
     return reply()
 
 
-@serves(RequestCode.WMQ_PIPELINE_COMMIT)
-def commit(request: Request, context: Context) -> Answer:
+@HANDLERS.serves(RequestCode.WMQ_PIPELINE_COMMIT)
+def commit(request: Request, context: Context, coordinator: TurnCoordinator) -> Answer:
     """Commit the turn with the task attempts that the body names."""
     header = request.header(TurnHeader)
     winners = bodies.read(request.body, list[Part])
-    context.pipeline.commit(header.epoch, header.turn, winners)
-    return reply(turn=context.timer.turns.turn)
+    coordinator.commit(header.epoch, header.turn, winners)
+    return reply(turn=coordinator.turns.turn)

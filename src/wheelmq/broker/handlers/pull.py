@@ -10,7 +10,7 @@ from wheelmq.broker.answers import Answer, Deferred, PeerError
 from wheelmq.broker.arrivals import is_of_a_tag
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.handlers.offsets import is_in_memory
 from wheelmq.broker.holds import Wants
 from wheelmq.broker.hook_contexts import pull_context
@@ -162,7 +162,9 @@ class _Pull:
             header.queue_offset = found.next_offset
             return None
         if context.hooks.consume:
-            context.hooks.before_consume(pull_context(self._connection, header, context.host, found.status, found.body))
+            context.hooks.before_consume(
+                pull_context(self._connection, header, context.store.host, found.status, found.body)
+            )
         offsets.note_pull(*self.queue, found.next_offset)
         return _answer(found, code, self._topic, self._group, context)
 

@@ -8,7 +8,8 @@ from typing import Final
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.block_queries import SEARCH_MS, KeySearch, is_in_block, view
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.engine import Engine
+from wheelmq.broker.handler_table import HandlerTable
 from wheelmq.broker.request import Request
 from wheelmq.delay.delivery_state import KeyQuery
 from wheelmq.formats.disk.origin import Origin
@@ -16,14 +17,17 @@ from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import UNIQUE_KEY_QUERY, QueryMessageHeader, ViewMessageHeader
+from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.index import MessageIndex
 
 CATCH_UP_MS: Final = 100
 """Milliseconds that a query waits for the index to cover earlier messages. Then its answer has the known ones."""
 
+HANDLERS: Final[HandlerTable[[Context, Engine]]] = HandlerTable()
 
-@serves(RequestCode.QUERY_MESSAGE)
-def query_message(request: Request, context: Context) -> Answer:
+
+@HANDLERS.serves(RequestCode.QUERY_MESSAGE)
+def query_message(request: Request, context: Context, engine: Engine) -> Answer:
     """Return the records of a topic with a key, stored within a time range. Some may only share the hash of the key.
 
     These include pending messages in blocks.
@@ -34,15 +38,15 @@ def query_message(request: Request, context: Context) -> Answer:
     if most < 0:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"maxNum is {most}: it must be 0 or more")
     most = min(most, context.settings.requests.query_count_max)
-    index, upto = context.index, context.store.log.end
+    index, upto = engine.index, context.store.log.end
     if index is None:
         raise _not_found()
     asked = KeyQuery(header.topic, header.key)
-    search = KeySearch(context, asked, is_unique=is_unique)
+    search = KeySearch(engine, asked, is_unique=is_unique)
 
     def attempt(last: bool) -> Command | None:
         is_ready = index.indexed_to >= upto and search.is_over
-        return _found(header, most, index, search, context) if last or is_ready else None
+        return _found(header, most, index, search, engine.store.log) if last or is_ready else None
 
     if index.indexed_to < upto:
         index.expedite()
@@ -50,15 +54,15 @@ def query_message(request: Request, context: Context) -> Answer:
     return attempt(False) or context.holds.wait(request, index, timeout_ms, attempt)
 
 
-def _found(header: QueryMessageHeader, most: int, index: MessageIndex, search: KeySearch, context: Context) -> Command:
+def _found(header: QueryMessageHeader, most: int, index: MessageIndex, search: KeySearch, log: CommitLog) -> Command:
     found = index.find(header.topic, header.key, Millis(header.begin_timestamp), Millis(header.end_timestamp), most)
-    records = (context.store.log.record_at(position) for position in found.positions)
+    records = (log.record_at(position) for position in found.positions)
     spans = [(record.position, record.size) for record in records if record is not None]
     in_blocks = list(islice(search.records(header.begin_timestamp, header.end_timestamp), most - len(spans)))
     if not spans and not in_blocks:
         raise _not_found()
     return reply(
-        body=context.store.log.gather(spans) + b"".join(in_blocks),
+        body=log.gather(spans) + b"".join(in_blocks),
         indexLastUpdateTimestamp=found.last_ms,
         indexLastUpdatePhyoffset=found.last_position,
     )
@@ -68,12 +72,12 @@ def _not_found() -> PeerError:
     return PeerError(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
 
 
-@serves(RequestCode.VIEW_MESSAGE_BY_ID)
-def view_message(request: Request, context: Context) -> Answer:
+@HANDLERS.serves(RequestCode.VIEW_MESSAGE_BY_ID)
+def view_message(request: Request, context: Context, engine: Engine) -> Answer:
     """Return the record of an offset message id, which names a log position, or the origin of a message in a block."""
     position = LogPosition(request.header(ViewMessageHeader).offset)
     if is_in_block(position):
-        shown = view(context, Origin(position))
+        shown = view(engine, Origin(position))
         if shown is None:
             text = "its block is deleted, query by unique key"
             raise PeerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}; {text}")

@@ -8,7 +8,7 @@ import msgspec
 
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.request import Request
 from wheelmq.broker.slices import Steps
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
-from wheelmq.broker.handlers.put import answer_when_stored, put
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.request import Request
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
@@ -87,6 +86,6 @@ def _recall(request: Request, context: Context, header: RecallHeader) -> Answer:
         born_ms=now_ms,
         born_host=request.connection.peer,
     )
-    appended, cancelled = put(context, message)
+    appended, cancelled = context.puts.put(message)
     answer = reply(msgId=handle.unique_key, cancelResult=cancelled, MSG_REGION=context.settings.broker.region_id)
-    return answer_when_stored(request, context, message, answer, LogPosition(appended.position + appended.size))
+    return context.puts.answer_when_stored(request, message, answer, LogPosition(appended.position + appended.size))

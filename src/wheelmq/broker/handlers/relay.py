@@ -16,7 +16,7 @@ from wheelmq.broker.answers import Answer, Deferred, PeerError, reply
 from wheelmq.broker.calls import Unanswered
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.request import Request
 from wheelmq.broker.state.clients import Client
 from wheelmq.formats.disk.message_id import parse_offset_message_id

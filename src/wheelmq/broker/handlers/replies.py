@@ -15,8 +15,7 @@ from wheelmq.broker.answers import Answer, Deferred, PeerError
 from wheelmq.broker.calls import Unanswered
 from wheelmq.broker.connection import Connection, host_text, peer_text
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
-from wheelmq.broker.handlers.put import answer_when_stored, put
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.handlers.send import check_topic, marks
 from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import when_topic_saved
@@ -112,7 +111,7 @@ def _push(request: Request, context: Context, reply: _Reply) -> Command:
         reconsumeTimes=header.reconsume_times,
         unitMode=header.unit_mode,
         bornHost=peer_text(request.connection),
-        storeHost=host_text(context.host),
+        storeHost=host_text(context.store.host),
         storeTimestamp=context.clock.now_ms(),
     )
     return Command(code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=ext, body=message.body)
@@ -148,19 +147,19 @@ def _answer(context: Context, reply: _Reply, failure: str | None) -> Answer:
     if appended is None:
         return answer
     answer.ext |= headers.texts(
-        msgId=offset_message_id(context.host, appended.position),
+        msgId=offset_message_id(context.store.host, appended.position),
         queueId=message.queue_id,
         queueOffset=appended.queue_offset,
     )
     end = LogPosition(appended.position + appended.size)
-    return answer_when_stored(reply.request, context, message, answer, end, late=answer)
+    return context.puts.answer_when_stored(reply.request, message, answer, end, late=answer)
 
 
 def _stored(context: Context, reply: _Reply) -> Appended | None:
     """Store the reply, and return its place. Returns None, and logs the reason, if it cannot be stored."""
     why: str | None
     try:
-        appended, _ = put(context, reply.message, reply.request.waits_since_ms)
+        appended, _ = context.puts.put(reply.message, reply.request.waits_since_ms)
         return appended
     except PutFailed as failed:
         why = context.failed_puts.answer(failed).remark

@@ -15,7 +15,7 @@ import msgspec
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.handlers.offsets import offset_at
 from wheelmq.broker.handlers.relay import VERSION_WITH_OFFSETS, check_versions
 from wheelmq.broker.request import Request

@@ -12,8 +12,8 @@ import msgspec
 
 from wheelmq.broker.admission import overload
 from wheelmq.broker.answers import Answer, reply
-from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import HandlerTable
+from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import VERSION
@@ -39,37 +39,39 @@ _SPANS: Final = (
 )
 """Apache's groups of durations, each with its upper bound in seconds. The last group is [10s~]."""
 
+HANDLERS: Final[HandlerTable[[MetricSources]]] = HandlerTable()
 
-@serves(RequestCode.GET_BROKER_RUNTIME_INFO)
-def get_runtime_info(request: Request, context: Context) -> Answer:
+
+@HANDLERS.serves(RequestCode.GET_BROKER_RUNTIME_INFO)
+def get_runtime_info(request: Request, sources: MetricSources) -> Answer:
     """Return the figures of the broker."""
-    table = {key: str(value) for key, value in runtime_info(context).items()}
+    table = {key: str(value) for key, value in runtime_info(sources).items()}
     return reply(body=msgspec.json.encode({"table": dict(sorted(table.items()))}))
 
 
-def runtime_info(context: Context) -> dict[str, object]:
+def runtime_info(sources: MetricSources) -> dict[str, object]:
     """Return the table by Apache's keys. Times are milliseconds; lags are seconds or messages, as in Apache's."""
-    up_ms = context.clock.now_ms() - context.boot_ms
+    up_ms = sources.clock.now_ms() - sources.boot_ms
     return {
         "brokerActive": "true",
         "brokerVersion": VERSION,
         "brokerVersionDesc": VERSION_TEXT,
-        "bootTimestamp": context.boot_ms,
+        "bootTimestamp": sources.boot_ms,
         "runtime": _duration(up_ms),
-        "startAcceptSendRequestTimeStamp": context.settings.requests.sends_from_ms,
-        **_store(context),
-        **_puts(context),
-        **_gets(context),
-        **_pools(context),
-        **_delays(context),
+        "startAcceptSendRequestTimeStamp": sources.settings.requests.sends_from_ms,
+        **_store(sources),
+        **_puts(sources),
+        **_gets(sources),
+        **_pools(sources),
+        **_delays(sources),
     }
 
 
-def _store(context: Context) -> dict[str, object]:
-    store = context.store
+def _store(sources: MetricSources) -> dict[str, object]:
+    store = sources.engine.store
     first = store.log.record_at(store.log.start)
-    used = round(context.disk.used_share(store.paths.root), 4)
-    total, free = context.disk.space(store.paths.root)
+    used = round(sources.engine.store.disk.used_share(store.paths.root), 4)
+    total, free = sources.engine.store.disk.space(store.paths.root)
     return {
         "commitLogMinOffset": store.log.start,
         "commitLogMaxOffset": store.log.end,
@@ -86,8 +88,8 @@ def _store(context: Context) -> dict[str, object]:
     }
 
 
-def _puts(context: Context) -> dict[str, object]:
-    stats, puts, times = context.stats, context.stats.put_times.puts, context.store.appended
+def _puts(sources: MetricSources) -> dict[str, object]:
+    stats, puts, times = sources.stats, sources.stats.put_times.puts, sources.engine.store.appended
     before, today = stats.put_mornings
     return {
         "putTps": stats.put_rate.text(),
@@ -105,8 +107,8 @@ def _puts(context: Context) -> dict[str, object]:
     }
 
 
-def _gets(context: Context) -> dict[str, object]:
-    stats = context.stats
+def _gets(sources: MetricSources) -> dict[str, object]:
+    stats = sources.stats
     before, today = stats.get_mornings
     return {
         "getTotalTps": stats.total_rate.text(),
@@ -120,9 +122,9 @@ def _gets(context: Context) -> dict[str, object]:
     }
 
 
-def _pools(context: Context) -> dict[str, Any]:
+def _pools(sources: MetricSources) -> dict[str, Any]:
     """Return the queues of request groups, with the capacities in force. POP is not served, so acks have no queue."""
-    requests, round_ms = context.overload, round(1000 * context.ticks.elapsed_s)
+    requests, round_ms = sources.overload, round(1000 * sources.ticks.elapsed_s)
     found: dict[str, Any] = {
         "EndTransactionQueueSize": requests.size(overload.ENDS),
         "EndTransactionThreadPoolQueueCapacity": requests.capacity(overload.ENDS),
@@ -136,16 +138,16 @@ def _pools(context: Context) -> dict[str, Any]:
     return found
 
 
-def _delays(context: Context) -> dict[str, object]:
-    timer = context.timer
-    check = timer.check(context.releaser.earliest_in_hand_ms())
+def _delays(sources: MetricSources) -> dict[str, object]:
+    timer = sources.engine.timer
+    check = timer.check(sources.releaser.earliest_in_hand_ms())
     return {
         **{f"scheduleMessageOffset_{level}": f"{first},{end}" for level, first, end in timer.pending.levels.spans()},
-        "timerReadBehind": max(0, context.clock.now_ms() - check.last_read_ms) // 1000,
+        "timerReadBehind": max(0, sources.clock.now_ms() - check.last_read_ms) // 1000,
         "timerOffsetBehind": timer.queue.end - timer.indexed_to,
         "timerCongestNum": int(timer.pending.counts.by_queue.sum()),
-        "timerEnqueueTps": f"{context.timer_rates.indexed.per_second(60):.6g}",
-        "timerDequeueTps": f"{context.timer_rates.released.per_second(60):.6g}",
+        "timerEnqueueTps": f"{sources.timer_rates.indexed.per_second(60):.6g}",
+        "timerDequeueTps": f"{sources.timer_rates.released.per_second(60):.6g}",
     }
 
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+from typing import Final
+
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.answers import Answer, Given, Known, PeerError, when_known
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
-from wheelmq.broker.handlers.put import (
-    answer_when_stored,
-    check_delay,
-    check_writable,
-    put,
-    put_batch,
-    put_half,
-    put_in_block,
-    recall_handle,
-    waits_for_disk,
-)
+from wheelmq.broker.handler_table import HandlerTable
 from wheelmq.broker.hook_contexts import send_context
+from wheelmq.broker.puts import check_writable, recall_handle
 from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.broker.transactions.halves import half_of
@@ -36,24 +29,28 @@ from wheelmq.formats.wire.bodies import PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB, 
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import VERSION_WITH_MAX_TIMES, SendHeader
-from wheelmq.formats.wire.headers.sending import BATCH_HEAD
+from wheelmq.system.unique_ids import UniqueIds
+
+_INNER_HEAD = struct.Struct(">iiiii")  # of a message in a batch: size, magic, body crc, flag, body size
+
+HANDLERS: Final[HandlerTable[[Context, UniqueIds]]] = HandlerTable()
 
 
-@serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-def send(request: Request, context: Context) -> Answer:
+@HANDLERS.serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+def send(request: Request, context: Context, unique_ids: UniqueIds) -> Answer:
     """Store a message or a batch, and answer with ids and queue offset."""
     code = request.command.code
     header = (
         request.header(SendHeader) if code == RequestCode.SEND_MESSAGE else headers.read_send_v2(request.command.ext)
     )
     if context.hooks.send or context.hooks.authorities:
-        return _send_with_hooks(request, context, header)
-    return when_topic_saved(request, context, lambda: _send(request, context, header))
+        return _send_with_hooks(request, context, unique_ids, header)
+    return when_topic_saved(request, context, lambda: _send(request, context, unique_ids, header))
 
 
-def _send_with_hooks(request: Request, context: Context, header: SendHeader) -> Answer:
+def _send_with_hooks(request: Request, context: Context, unique_ids: UniqueIds, header: SendHeader) -> Answer:
     hooks, region = context.hooks, context.settings.broker.region_id
-    seen = send_context(request, header, context.host, region, context.clock.now_ms())
+    seen = send_context(request, header, context.store.host, region, context.clock.now_ms())
 
     def sent(known: Known) -> Command | None:
         """Call the hooks with the answer. Raises the exception of the send, except a PeerError."""
@@ -67,21 +64,21 @@ def _send_with_hooks(request: Request, context: Context, header: SendHeader) -> 
     try:
         hooks.before_send(seen)
         hooks.check_topic(seen.born_host, seen.producer_group, seen.topic)
-        given = when_topic_saved(request, context, lambda: _send(request, context, header))
+        given = when_topic_saved(request, context, lambda: _send(request, context, unique_ids, header))
     except Exception as error:
         given = error
     return when_known(given, sent)
 
 
-def _send(request: Request, context: Context, header: SendHeader) -> Answer:
+def _send(request: Request, context: Context, unique_ids: UniqueIds, header: SendHeader) -> Answer:
     if not request.command.body:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "the message has no body")
     try:
         context.admission.check_open()
         topic = check_topic(request, context, header)
         if header.batch:  # the request code alone does not make a batch
-            return _send_batch(request, context, header, topic)
-        return _send_one(request, context, header, topic)
+            return _send_batch(request, context, unique_ids, header, topic)
+        return _send_one(request, context, unique_ids, header, topic)
     except PutFailed as failed:
         answer = context.failed_puts.answer(failed)
     except PeerError as rejection:
@@ -94,7 +91,7 @@ def check_topic(request: Request, context: Context, header: SendHeader) -> Topic
     """Return the topic of a send, created if that is allowed. Raises PeerError."""
     known = context.topics.get(header.topic)
     if known is not None and known.order:
-        check_writable(context)
+        check_writable(context.settings)
     problem = names.topic_problem(header.topic)
     if problem is not None:
         raise PeerError(ResponseCode.INVALID_PARAMETER, problem)
@@ -124,14 +121,16 @@ def check_topic(request: Request, context: Context, header: SendHeader) -> Topic
     return topic
 
 
-def _send_one(request: Request, context: Context, header: SendHeader, topic: TopicConfig) -> Answer:
+def _send_one(
+    request: Request, context: Context, unique_ids: UniqueIds, header: SendHeader, topic: TopicConfig
+) -> Answer:
     body = request.body
     _check_body(context, body)
     properties = props.parse(header.properties)
     properties.pop(props.POP_CK, None)
     if props.INNER_NUM in properties:
         raise PutFailed(PutStatus.MESSAGE_ILLEGAL)
-    message = _message(request, context, header, topic, body, properties)
+    message = _message(request, context, unique_ids, header, topic, body, properties)
     asked_queue = message.queue_id
     if message.topic.startswith(names.RETRY_PREFIX):
         _redirect_if_spent(request, context, header, message)
@@ -142,17 +141,17 @@ def _send_one(request: Request, context: Context, header: SendHeader, topic: Top
     due_ms = _block_due_ms(context, message, request.waits_since_ms)
     if due_ms is not None:
         return _send_to_block(request, context, message, due_ms)
-    appended, cancelled = put(context, message, request.waits_since_ms)
+    appended, cancelled = context.puts.put(message, request.waits_since_ms)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = marks(context) | headers.texts(
-        msgId=offset_message_id(context.host, appended.position),
+        msgId=offset_message_id(context.store.host, appended.position),
         queueId=asked_queue,
         queueOffset=appended.queue_offset,
         transactionId=message.properties[props.UNIQ_KEY],
-        recallHandle=recall_handle(context, message),
+        recallHandle=recall_handle(context.settings.broker.name, message),
         cancelResult=cancelled,
     )
-    return answer_when_stored(request, context, message, answer, LogPosition(appended.position + appended.size))
+    return context.puts.answer_when_stored(request, message, answer, LogPosition(appended.position + appended.size))
 
 
 def _is_half(header: SendHeader, message: Message) -> bool:
@@ -173,16 +172,16 @@ def _send_half(request: Request, context: Context, message: Message, asked_queue
     if _block_due_ms(context, message) is not None:
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, "a transactional message cannot have delayInSeconds")
     half = half_of(message)
-    check_delay(context, message, half)
-    appended = put_half(context, half)
+    context.puts.check_delay(message, half)
+    appended = context.puts.put_half(half)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = marks(context) | headers.texts(
-        msgId=offset_message_id(context.host, appended.position),
+        msgId=offset_message_id(context.store.host, appended.position),
         queueId=asked_queue,
         queueOffset=appended.queue_offset,
         transactionId=message.properties[props.UNIQ_KEY],
     )
-    return answer_when_stored(request, context, half, answer, LogPosition(appended.position + appended.size))
+    return context.puts.answer_when_stored(request, half, answer, LogPosition(appended.position + appended.size))
 
 
 def _block_due_ms(context: Context, message: Message, asked_ms: Millis | None = None) -> Millis | None:
@@ -206,20 +205,22 @@ def _block_due_ms(context: Context, message: Message, asked_ms: Millis | None = 
 
 def _send_to_block(request: Request, context: Context, message: Message, due_ms: Millis) -> Answer:
     """Store a message in a block. The answer contains its origin in place of a log position."""
-    waits = waits_for_disk(request, context, message)
+    waits = context.puts.waits_for_disk(request, message)
     asked_queue = message.queue_id
-    stored = put_in_block(context, message, due_ms)
+    stored = context.puts.put_in_block(message, due_ms)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = marks(context) | headers.texts(
-        msgId=offset_message_id(context.host, LogPosition(origin_of(block_stream(stored.number), stored.index))),
+        msgId=offset_message_id(context.store.host, LogPosition(origin_of(block_stream(stored.number), stored.index))),
         queueId=asked_queue,
         queueOffset=stored.index,
         transactionId=message.properties[props.UNIQ_KEY],
     )
-    return context.flush.defer_for_blocks(answer, context.blocks.end) if waits else answer
+    return context.puts.answer_when_in_block(answer) if waits else answer
 
 
-def _send_batch(request: Request, context: Context, header: SendHeader, topic: TopicConfig) -> Answer:
+def _send_batch(
+    request: Request, context: Context, unique_ids: UniqueIds, header: SendHeader, topic: TopicConfig
+) -> Answer:
     if header.topic.startswith(names.RETRY_PREFIX):
         remark = f"batch request does not support retry group {header.topic}"
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, remark)
@@ -239,22 +240,22 @@ def _send_batch(request: Request, context: Context, header: SendHeader, topic: T
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     for flag, inner_body, inner_properties in inner:
         properties = {**inner_properties, **shared}
-        message = _message(request, context, header, topic, inner_body, properties)
+        message = _message(request, context, unique_ids, header, topic, inner_body, properties)
         message.flag, message.queue_id = flag, queue_id
         for name in (*props.OWN, *props.TIMER_REQUESTS, props.DELAY, props.DELAY_IN_SECONDS):
             message.properties.pop(name, None)  # a batch is never delayed
         messages.append(message)
     check_place(context, header.topic, queue_id)
-    appended = put_batch(context, messages)
+    appended = context.puts.put_batch(messages)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = marks(context) | headers.texts(
-        msgId=",".join(offset_message_id(context.host, one.position) for one in appended),
+        msgId=",".join(offset_message_id(context.store.host, one.position) for one in appended),
         queueId=queue_id,
         queueOffset=appended[0].queue_offset,
         transactionId=shared.get(props.UNIQ_KEY),
     )
     end = LogPosition(appended[-1].position + appended[-1].size)
-    return answer_when_stored(request, context, messages[0], answer, end)
+    return context.puts.answer_when_stored(request, messages[0], answer, end)
 
 
 def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
@@ -266,10 +267,10 @@ def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
     found = []
     at = 0
     while at < len(body):
-        if at + BATCH_HEAD.size + 2 > len(body):
+        if at + _INNER_HEAD.size + 2 > len(body):
             raise ValueError(f"batch: {len(body) - at} bytes remain at byte {at}, too few for a message")
-        _, _, _, flag, body_size = BATCH_HEAD.unpack_from(body, at)
-        properties_at = at + BATCH_HEAD.size + body_size
+        _, _, _, flag, body_size = _INNER_HEAD.unpack_from(body, at)
+        properties_at = at + _INNER_HEAD.size + body_size
         if body_size < 0 or properties_at + 2 > len(body):
             raise ValueError(f"batch: the message at byte {at} has a body of {body_size} bytes")
         properties_size = int.from_bytes(body[properties_at : properties_at + 2], "big", signed=True)
@@ -277,19 +278,25 @@ def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
         if properties_size < 0 or end > len(body):
             raise ValueError(f"batch: the message at byte {at} has {properties_size} bytes of properties")
         text = body[properties_at + 2 : end].decode("utf-8", "replace")
-        found.append((flag, body[at + BATCH_HEAD.size : properties_at], props.parse(text)))
+        found.append((flag, body[at + _INNER_HEAD.size : properties_at], props.parse(text)))
         at = end
     return found
 
 
 def _message(
-    request: Request, context: Context, header: SendHeader, topic: TopicConfig, body: bytes, properties: dict[str, str]
+    request: Request,
+    context: Context,
+    unique_ids: UniqueIds,
+    header: SendHeader,
+    topic: TopicConfig,
+    body: bytes,
+    properties: dict[str, str],
 ) -> Message:
     settings = context.settings
     properties[props.MSG_REGION] = settings.broker.region_id
     properties[props.TRACE_ON] = "true" if settings.broker.trace_on else "false"
     if not properties.get(props.UNIQ_KEY):
-        properties[props.UNIQ_KEY] = context.unique_ids.next()
+        properties[props.UNIQ_KEY] = unique_ids.next()
     properties[props.CLUSTER] = settings.broker.cluster
     return Message(
         topic=header.topic,

@@ -7,9 +7,9 @@ from typing import Final
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
-from wheelmq.broker.handlers.put import answer_when_stored, check_writable, put
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.hook_contexts import send_back_context
+from wheelmq.broker.puts import check_writable
 from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.formats import names
@@ -37,7 +37,7 @@ def _send_back(request: Request, context: Context) -> Answer:
     group = context.groups.get(header.group)
     if group is None:
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}")
-    check_writable(context)
+    check_writable(context.settings)
     if group.retry_queue_nums <= 0:
         return reply()
     sys_flag = TOPIC_UNIT_SUB if header.unit_mode else 0
@@ -72,17 +72,19 @@ def _send_back(request: Request, context: Context) -> Answer:
         raise _with_status(failed) from None
     is_stored = False
     try:
-        appended, _ = put(context, message)
+        appended, _ = context.puts.put(message)
         is_stored = True
     except PutFailed as failed:
         raise _with_status(failed) from None
     finally:
         if context.hooks.consume:
-            context.hooks.after_consume(send_back_context(request, header, context.host, topic.topic_name, is_stored))
+            context.hooks.after_consume(
+                send_back_context(request, header, context.store.host, topic.topic_name, is_stored)
+            )
     context.stats.note_sent_back(header.group, properties[props.RETRY_TOPIC])
     late = reply(ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT)
     end = LogPosition(appended.position + appended.size)
-    return answer_when_stored(request, context, message, reply(), end, late=late)
+    return context.puts.answer_when_stored(request, message, reply(), end, late=late)
 
 
 def _with_status(failed: PutFailed) -> PutFailed:

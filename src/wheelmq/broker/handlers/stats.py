@@ -6,7 +6,7 @@ from typing import Any
 
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode

@@ -10,45 +10,54 @@ import msgspec
 
 from wheelmq.broker.answers import Answer, Deferred, PeerError, reply
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.engine import Engine
+from wheelmq.broker.handler_table import HandlerTable
 from wheelmq.broker.request import Request
 from wheelmq.delay import listing
-from wheelmq.delay.api import Wanted
+from wheelmq.delay.api import Generations, Wanted
 from wheelmq.delay.delivery_state import KeyQuery, delivery_states, delivery_states_of
 from wheelmq.delay.levels.offsets import DelayOffsetsBody
+from wheelmq.delay.release import Releaser
+from wheelmq.delay.timer.metrics import TimerMetricsTable
+from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.units import NEVER_MS, Millis
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import CountTimersHeader, FindTimersHeader, ListTimersHeader
+from wheelmq.system.clock import Clock
 
 LISTED_MAX: Final = 500
 """Greatest number of messages in one answer, so that no answer takes long."""
 FOUND_MAX: Final = 64
 """Greatest number of records of a topic that are read for one key. The newest ones are read."""
 
+CHECK_POINT: Final[HandlerTable[[Timer, Releaser]]] = HandlerTable()
+METRICS: Final[HandlerTable[[TimerMetricsTable]]] = HandlerTable()
+LISTINGS: Final[HandlerTable[[Context, Engine]]] = HandlerTable()
 
-@serves(RequestCode.GET_TIMER_CHECK_POINT)
-def get_check_point(request: Request, context: Context) -> Answer:
+
+@CHECK_POINT.serves(RequestCode.GET_TIMER_CHECK_POINT)
+def get_check_point(request: Request, timer: Timer, releaser: Releaser) -> Answer:
     """Return the present values of Apache's timercheck."""
-    return reply(body=context.timer.check(context.releaser.earliest_in_hand_ms()).pack())
+    return reply(body=timer.check(releaser.earliest_in_hand_ms()).pack())
 
 
-@serves(RequestCode.GET_TIMER_METRICS)
-def get_metrics(request: Request, context: Context) -> Answer:
+@METRICS.serves(RequestCode.GET_TIMER_METRICS)
+def get_metrics(request: Request, timer_metrics: TimerMetricsTable) -> Answer:
     """Return the number of pending messages by real topic (RocketMQ: TimerMetrics)."""
-    return reply(body=bodies.write(context.timer_metrics.table()))
+    return reply(body=bodies.write(timer_metrics.table()))
 
 
-@serves(RequestCode.GET_ALL_DELAY_OFFSET)
-def get_delay_offsets(request: Request, context: Context) -> Answer:
+@LISTINGS.serves(RequestCode.GET_ALL_DELAY_OFFSET)
+def get_delay_offsets(request: Request, context: Context, engine: Engine) -> Answer:
     """Return for each level the present queue offset of its first pending message (RocketMQ: delayOffset.json)."""
-    return reply(body=bodies.write(DelayOffsetsBody(offset_table=context.timer.pending.levels.offsets(), wheelmq=True)))
+    return reply(body=bodies.write(DelayOffsetsBody(offset_table=engine.timer.pending.levels.offsets(), wheelmq=True)))
 
 
-@serves(RequestCode.WMQ_LIST_TIMERS)
-def list_timers(request: Request, context: Context) -> Answer:
+@LISTINGS.serves(RequestCode.WMQ_LIST_TIMERS)
+def list_timers(request: Request, context: Context, engine: Engine) -> Answer:
     """List pending messages from a place on, one JSON object per line. `nextPlace` is the next place, and `isLast`
     marks the end. With `soonest`, list the messages of some places that are due first; `found` counts all messages of
     these places."""
@@ -57,11 +66,11 @@ def list_timers(request: Request, context: Context) -> Answer:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"count is {header.count}: it must be 1 or more")
     wanted = Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
     if header.soonest and header.count <= LISTED_MAX:
-        return _soonest(header, context, wanted)
-    seen = listing.glance(context.generations, context.clock, header.place, wanted)
+        return _soonest(header, context.clock, engine.generations, wanted)
+    seen = listing.glance(engine.generations, context.clock, header.place, wanted)
     next_place = seen.next_place
     body: list[bytes] = []
-    for place, pending in listing.lines(context.generations, seen, wanted):
+    for place, pending in listing.lines(engine.generations, seen, wanted):
         if len(body) == min(header.count, LISTED_MAX):
             next_place = place
             break
@@ -72,15 +81,15 @@ def list_timers(request: Request, context: Context) -> Answer:
     return answer
 
 
-def _soonest(header: ListTimersHeader, context: Context, wanted: Wanted) -> Command:
+def _soonest(header: ListTimersHeader, clock: Clock, generations: Generations, wanted: Wanted) -> Command:
     """Answer with the earliest messages of some places, by due time.
 
     Sorts all of them if a topic is given, because only the records have the name of the topic.
     """
-    seen = listing.glance(context.generations, context.clock, header.place, wanted, listing.PLACES_MAX)
+    seen = listing.glance(generations, clock, header.place, wanted, listing.PLACES_MAX)
     count = header.count if wanted.topic is None else None
     chosen = listing.soonest(seen, header.listed_before_ms, count)
-    lines = itertools.islice(listing.lines(context.generations, chosen, wanted), header.count)
+    lines = itertools.islice(listing.lines(generations, chosen, wanted), header.count)
     return reply(
         body=b"\n".join(msgspec.json.encode(pending) for _, pending in lines),
         nextPlace=seen.next_place,
@@ -89,8 +98,8 @@ def _soonest(header: ListTimersHeader, context: Context, wanted: Wanted) -> Comm
     )
 
 
-@serves(RequestCode.WMQ_COUNT_TIMERS)
-def count_timers(request: Request, context: Context) -> Answer:
+@LISTINGS.serves(RequestCode.WMQ_COUNT_TIMERS)
+def count_timers(request: Request, context: Context, engine: Engine) -> Answer:
     """Count pending messages from a place on by time step. The JSON answer maps the start of each step to its count.
 
     `nextPlace` is the next place, and `isLast` marks the end. Add up the counts of all answers.
@@ -99,7 +108,7 @@ def count_timers(request: Request, context: Context) -> Answer:
     if header.step_ms <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"stepMs is {header.step_ms}: it must be 1 or more")
     wanted = Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
-    seen = listing.glance(context.generations, context.clock, header.place, wanted, listing.PLACES_MAX)
+    seen = listing.glance(engine.generations, context.clock, header.place, wanted, listing.PLACES_MAX)
     counts = listing.count_by(seen, header.step_ms)
     return reply(
         body=msgspec.json.encode(counts),
@@ -108,8 +117,8 @@ def count_timers(request: Request, context: Context) -> Answer:
     )
 
 
-@serves(RequestCode.WMQ_FIND_TIMERS)
-def find_timers(request: Request, context: Context) -> Answer:
+@LISTINGS.serves(RequestCode.WMQ_FIND_TIMERS)
+def find_timers(request: Request, context: Context, engine: Engine) -> Answer:
     """Return the outcomes of the delayed messages for a topic with a key, one JSON object per line. A place is an
     origin. From place 0 on come timers and levels, the oldest first. Then come messages in blocks, which are searched
     off the loop.
@@ -118,7 +127,7 @@ def find_timers(request: Request, context: Context) -> Answer:
     place, and `isLast` says that all blocks were searched.
     """
     header = request.header(FindTimersHeader)
-    index, log = context.index, context.store.log
+    index, log = engine.index, engine.store.log
     if index is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "messageIndexEnable is off, so the broker cannot search by key")
     if not header.key:
@@ -136,8 +145,8 @@ def find_timers(request: Request, context: Context) -> Answer:
     def searched(result: Any) -> Command:
         if isinstance(result, BaseException):
             raise result
-        found = delivery_states(context.generations, asked, find) if header.place <= 0 else []
-        found += delivery_states_of(context.generations, asked, find, result.origins)
+        found = delivery_states(engine.generations, asked, find) if header.place <= 0 else []
+        found += delivery_states_of(engine.generations, asked, find, result.origins)
         return reply(
             body=b"\n".join(map(msgspec.json.encode, found)),
             truncated=is_truncated,
@@ -149,6 +158,6 @@ def find_timers(request: Request, context: Context) -> Answer:
         return reply(ResponseCode.SYSTEM_BUSY, "the search of the blocks did not end in time: try again")
 
     answer = Deferred()
-    if not context.searches.begin(header.key, header.place, answer.callback(searched)):
+    if not engine.searches.begin(header.key, header.place, answer.callback(searched)):
         raise PeerError(ResponseCode.SYSTEM_BUSY, "the broker is searching blocks for other requests: try again")
     return context.holds.with_deadline(request, answer, context.settings.requests.response_timeout_ms, late)

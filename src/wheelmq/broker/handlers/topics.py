@@ -12,7 +12,7 @@ from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handler_table import serves
 from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import when_saved
 from wheelmq.broker.state.attributes import MESSAGE_TYPE, BadAttribute, changed, parse

@@ -7,11 +7,10 @@ from typing import Final
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.context import Context
-from wheelmq.broker.dispatch import serves
-from wheelmq.broker.handlers.put import answer_when_stored, put, put_half
+from wheelmq.broker.handler_table import HandlerTable, serves
 from wheelmq.broker.request import Request
 from wheelmq.broker.transactions import halves
-from wheelmq.broker.transactions.transactions import COMMIT, ROLLBACK
+from wheelmq.broker.transactions.transactions import COMMIT, ROLLBACK, Transactions
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
@@ -29,9 +28,11 @@ _REMARKS: Final = {
 }
 """Remarks of Apache's broker that differ from those of a send."""
 
+HANDLERS: Final[HandlerTable[[Context, Transactions]]] = HandlerTable()
 
-@serves(RequestCode.END_TRANSACTION)
-def end_transaction(request: Request, context: Context) -> Answer:
+
+@HANDLERS.serves(RequestCode.END_TRANSACTION)
+def end_transaction(request: Request, context: Context, transactions: Transactions) -> Answer:
     """Commit a half message to its real topic, or roll it back. An unknown outcome gets no answer."""
     header = request.header(EndTransactionHeader)
     outcome = header.commit_or_rollback
@@ -42,7 +43,6 @@ def end_transaction(request: Request, context: Context) -> Answer:
     if outcome == UNKNOWN:
         return None
     half = _half(context, header)
-    transactions = context.transactions
     pending = transactions.find(half)
     if pending is None and transactions.has_ended_as(half, outcome):
         return reply()
@@ -51,7 +51,7 @@ def end_transaction(request: Request, context: Context) -> Answer:
     if outcome == ROLLBACK:
         transactions.end(pending, outcome)
         return reply()
-    return _commit(request, context, pending)
+    return _commit(request, context, transactions, pending)
 
 
 def _half(context: Context, header: EndTransactionHeader) -> Record:
@@ -71,10 +71,10 @@ def _half(context: Context, header: EndTransactionHeader) -> Record:
     return half
 
 
-def _commit(request: Request, context: Context, half: Record) -> Answer:
+def _commit(request: Request, context: Context, transactions: Transactions, half: Record) -> Answer:
     try:
         message = halves.committed(half)
-        appended, _ = put(context, message)
+        appended, _ = context.puts.put(message)
     except halves.Unending as error:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     except PutFailed as failed:
@@ -82,9 +82,9 @@ def _commit(request: Request, context: Context, half: Record) -> Answer:
         remark = _REMARKS.get(failed.status)
         raise PutFailed(failed.status, failed.detail, code=code, remark=remark) from None
     reach("transaction.committed")
-    context.transactions.end(half, COMMIT)
+    transactions.end(half, COMMIT)
     end = LogPosition(appended.position + appended.size)
-    return answer_when_stored(request, context, message, reply(), end, late=reply())
+    return context.puts.answer_when_stored(request, message, reply(), end, late=reply())
 
 
 @serves(RequestCode.RESUME_CHECK_HALF_MESSAGE)
@@ -98,5 +98,5 @@ def resume_check(request: Request, context: Context) -> Answer:
     if record is None or record.message.topic != names.CHECK_MAX_TIME_TOPIC:
         remark = f"no message of {names.CHECK_MAX_TIME_TOPIC} has this id: use the id of a message in this topic"
         raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
-    put_half(context, halves.resumed(record))
+    context.puts.put_half(halves.resumed(record))
     return reply()

@@ -47,6 +47,7 @@ class TurnCoordinator:
         reader: PortionReader,
     ) -> None:
         self._timer = timer
+        self.turns = timer.turns
         self._clock = clock
         self._holds = holds
         self._steps = steps
@@ -72,7 +73,7 @@ class TurnCoordinator:
         """Return the plan to work on now, or None while there is no reason for one. Raises Stale."""
         self.lease.renew(epoch)
         self.lease.note_asked()
-        plan = self._timer.turns.plan
+        plan = self.turns.plan
         if plan is not None:
             return plan
         if self._marks.is_saving():
@@ -82,7 +83,7 @@ class TurnCoordinator:
     def commit(self, epoch: int, turn: int, winners: list[Part]) -> None:
         """Commit a turn. A repeated commit has no effect. Raises Stale, TurnRejected."""
         self.lease.renew(epoch)
-        turns = self._timer.turns
+        turns = self.turns
         if turns.plan is None and turn == turns.turn:
             return
         if turns.plan is None:
@@ -104,7 +105,7 @@ class TurnCoordinator:
             return
         self._look_ms = now_ms + LOOK_MS
         self.lease.poll(now_ms)
-        if self._timer.turns.plan is None:
+        if self.turns.plan is None:
             self._timer.scans.advance_over_empty_slots(wall_ms)
         self.pace.poll(wall_ms, now_ms)
         self._holds.wake(self)

@@ -63,7 +63,7 @@ class PortionReader:
         self._turn = (-1, -1)
         self._view: StoreView | None = None
         self.bytes_read = 0
-        """Bytes of answered portions. The code that answers updates it."""
+        """Bytes of the portions that were read."""
 
     def read(self, turn: tuple[int, int], kind: FileKind, name: str, ranges: Ranges, on_disk: OnDisk) -> Portion:
         """Read as `read_portion` does, from the files as they are in this turn.
@@ -73,10 +73,12 @@ class PortionReader:
         if self._view is None or turn != self._turn:
             self._turn, self._view = turn, StoreView(self._root, self._sizes)
         try:
-            return read_portion(self._view, kind, name, ranges, on_disk)
+            portion = read_portion(self._view, kind, name, ranges, on_disk)
         except FileNotFoundError:
             self._view.refresh()
             raise
+        self.bytes_read += len(portion.body)
+        return portion
 
 
 def read_portion(view: StoreView, kind: FileKind, name: str, ranges: Ranges, on_disk: OnDisk) -> Portion:

@@ -65,14 +65,14 @@ class Names:
             self.lose_broker()
             return
         now_ms = self._clock.monotonic_ms()
-        if self._broker_connection is not None and not broker.context.topics.changed and now_ms < self._next_ms:
+        if self._broker_connection is not None and not broker.parts.topics.changed and now_ms < self._next_ms:
             return
-        broker.context.topics.note_registration()
+        broker.parts.topics.note_registration()
         if self._broker_connection is None:
             self._broker_connection = self._connect()
-        answer = self._ask(register_command(broker.context.settings, broker.context.topics), self._broker_connection)
+        answer = self._ask(register_command(broker.parts.settings, broker.parts.topics), self._broker_connection)
         assert answer.code == ResponseCode.SUCCESS, answer
-        self._next_ms = now_ms + broker.context.settings.broker.register_period_ms
+        self._next_ms = now_ms + broker.parts.settings.broker.register_period_ms
 
     def route(self, topic: str) -> Route | None:
         """Return the route of `topic`, or of the default topic; None if there is none or the name server is stopped."""
@@ -87,13 +87,13 @@ class Names:
 
     def check(self, broker: Broker) -> None:
         """Assert that every topic of a registered broker has its route."""
-        for name, config in broker.context.topics.all().items():
+        for name, config in broker.parts.topics.all().items():
             route = self.route(name)
             assert route is not None, f"there is no route to {name}"
             (queues,) = route.queue_datas
             found = (queues.broker_name, queues.read_queue_nums, queues.write_queue_nums, queues.perm & PERM_WRITE)
             expected = (
-                broker.context.settings.broker.name,
+                broker.parts.settings.broker.name,
                 config.read_queue_nums,
                 config.write_queue_nums,
                 config.perm & PERM_WRITE,

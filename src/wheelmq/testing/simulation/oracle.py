@@ -164,9 +164,9 @@ class Oracle:
         assert not waits, f"{waits} wait, and a cancel was told that there is nothing to cancel"
 
     def _must_be_on_disk(self, entry: Entry, broker: Broker) -> None:
-        files = broker.context.store.log.files
+        files = broker.parts.store.log.files
         if entry.is_in_block:
-            block = broker.context.blocks.get(entry.queue_id)
+            block = broker.parts.blocks.get(entry.queue_id)
             if block is None:
                 assert entry.parks in self._state.settled, f"{entry.name!r} waits, and its block is gone"
                 return
@@ -181,11 +181,11 @@ class Oracle:
 
     def observe(self, broker: Broker, now_ms: int) -> None:
         """Read the new records. Blocks come first, because records of the log may settle their messages."""
-        log = broker.context.store.log
+        log = broker.parts.store.log
         self._between = min(self._now_ms, now_ms), now_ms
         self._now_ms = now_ms
         assert log.start <= self._seen_to, f"the log begins at {log.start}, and was read to {self._seen_to}"
-        for block in broker.context.blocks:
+        for block in broker.parts.blocks:
             position = LogPosition(self._seen_of_block[block.number])
             for record in invariants.records_from(block.log, position):
                 self._park(_entry_in_block(block, record))
@@ -202,7 +202,7 @@ class Oracle:
 
         Returns the number of lost records of the log.
         """
-        log = broker.context.store.log
+        log = broker.parts.store.log
         assert not log.damaged, f"damaged records at {sorted(log.damaged)}"
         before = self._state.entries
         kept = next((i for i, entry in enumerate(before) if not self._is_there(entry, broker)), len(before))
@@ -235,7 +235,7 @@ class Oracle:
         Forget the lost ones.
         """
         state = self._state
-        found = {entry.parks: entry for block in broker.context.blocks for entry in _entries_of(block)}
+        found = {entry.parks: entry for block in broker.parts.blocks for entry in _entries_of(block)}
         for origin, entry in found.items():
             assert state.in_blocks.get(origin) == entry, f"{entry.name!r} is in a block, and was not there"
         for origin, entry in list(state.in_blocks.items()):
@@ -246,11 +246,11 @@ class Oracle:
             assert not is_firm, f"lost: {entry.name!r} was acknowledged as on disk, in a block"
             del state.in_blocks[origin], state.origins[origin]
             del state.pending[bisect_left(state.pending, (entry.due_ms, entry.name))]
-        self._seen_of_block = Counter({block.number: block.log.end for block in broker.context.blocks})
+        self._seen_of_block = Counter({block.number: block.log.end for block in broker.parts.blocks})
 
     @staticmethod
     def _is_there(entry: Entry, broker: Broker) -> bool:
-        log = broker.context.store.log
+        log = broker.parts.store.log
         if entry.position < log.start:
             return True
         if entry.end > log.end:
@@ -387,10 +387,10 @@ class Oracle:
 
     def check_nothing_that_waits_is_gone(self, broker: Broker) -> None:
         """Check I7: no file and no block is deleted while one of its messages is pending."""
-        start = broker.context.store.log.start
+        start = broker.parts.store.log.start
         for entry in self._state.origins.values():
             is_there = (
-                broker.context.blocks.get(entry.queue_id) is not None if entry.is_in_block else entry.position >= start
+                broker.parts.blocks.get(entry.queue_id) is not None if entry.is_in_block else entry.position >= start
             )
             assert is_there or entry.parks in self._state.settled, (
                 f"{entry.name!r} waits in {entry.topic}/{entry.queue_id} at {entry.position}, and is gone"

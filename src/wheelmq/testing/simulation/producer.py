@@ -217,7 +217,7 @@ class SimulatedProducer:
         world.trace.note(
             f"  {answer.code} {answer.remark or ''} to {asked.cancels or [one.name for one in asked.sent]}"
         )
-        firm = asked.waits and world.harness.broker.context.settings.flush.mode is FlushMode.SYNC
+        firm = asked.waits and world.harness.broker.parts.settings.flush.mode is FlushMode.SYNC
         if answer.code == ResponseCode.FLUSH_DISK_TIMEOUT:
             return
         if answer.code != ResponseCode.SUCCESS:

@@ -141,9 +141,9 @@ class Simulation:
             self._died(f"died at {died}")
         if not self._harness.is_running:
             return
-        if self._harness.broker.context.health.failure is not None:
+        if self._harness.broker.parts.health.failure is not None:
             if world.chance(0.5):
-                self._died(f"has failed: {self._harness.broker.context.health.failure}")
+                self._died(f"has failed: {self._harness.broker.parts.health.failure}")
         elif self._step % CHECK_EVERY == 0:
             self._check()
 
@@ -222,13 +222,13 @@ class Simulation:
             self._send_many()
             harness.advance(1000, self._observe, TICKS_MS)
         self._spark.go()
-        by, broker = harness.broker.context.timer.pending.armed_by, harness.broker
+        by, broker = harness.broker.parts.timer.pending.armed_by, harness.broker
         before = by["wheel_lane"]
         harness.advance(world.randomness.randint(*MINUTES_MS), self._observe_and_work, TICKS_MS)
         world.counts["armed by the wheel lane"] += by["wheel_lane"] - before
         world.observe()
         world.counts["long times"] += 1
-        if broker.context.health.failure is None and not self._full_until and broker.context.health.rejection is None:
+        if broker.parts.health.failure is None and not self._full_until and broker.parts.health.rejection is None:
             overdue = [name for due_ms, name in world.oracle.pending if due_ms < harness.now_ms - OVERDUE_MS]
             assert not overdue, f"{len(overdue)} messages are overdue while no driver turns: {overdue[:5]}"
 
@@ -404,14 +404,14 @@ class Simulation:
 
     def _recovered(self, marked_to: int) -> None:
         world, broker = self._world, self._harness.broker
-        indexed_to = broker.context.timer.indexed_to
+        indexed_to = broker.parts.timer.indexed_to
         assert indexed_to >= marked_to, f"the mark was wrong: indexed to {marked_to}, but recovered to {indexed_to}"
         gone = world.oracle.recovered(broker, self._harness.now_ms, power_was_cut=self._power_was_cut)
         self._power_was_cut = False
         if gone:
             world.trace.note(f"  {gone} records are lost")
             world.counts["records gone"] += gone
-        if broker.context.health.failure is None:
+        if broker.parts.health.failure is None:
             self._check()
             self._consumer.check_committed()
             world.observe()
@@ -431,7 +431,7 @@ class Simulation:
             self._tick()
             self._harness.run_jobs()
             self._world.observe()
-        if self._harness.is_running and self._harness.broker.context.health.failure is not None:
+        if self._harness.is_running and self._harness.broker.parts.health.failure is not None:
             self._died("has failed")
         if not self._harness.is_running:
             self._start_in_calm()
@@ -442,7 +442,7 @@ class Simulation:
         self._spark.calm()
         self._harness.advance(LAPSE_MS, self._lapse, TICKS_MS)
         self._tick()
-        now_ms, from_position = self._harness.now_ms, self._harness.broker.context.store.log.end
+        now_ms, from_position = self._harness.now_ms, self._harness.broker.parts.store.log.end
         timed = [self._producers[0].send_at(now_ms + delay_ms) for delay_ms in (40, 1500, 6000, WINDOW_MS + 3000)]
         if self._world.block_share:
             timed += [self._producers[0].send_in_block(seconds) for seconds in (1, 6, 11)]
@@ -488,8 +488,8 @@ class Simulation:
         for _ in range(2):  # after a failed sync, the first stop does not count as clean
             harness.stop()
             self._start_in_calm()
-        assert harness.broker.context.store.last_stop_was_clean, "a stop was not clean, although nothing had failed"
-        log = harness.broker.context.store.log
+        assert harness.broker.parts.store.last_stop_was_clean, "a stop was not clean, although nothing had failed"
+        log = harness.broker.parts.store.log
         read = b"".join(bytes(file.view[at:stop]) for _, file, at, stop in log.files.pieces(log.start, log.end))
         world.trace.note(f"log {log.start}..{log.end} crc {zlib.crc32(read)}")
         world.counts["delivered"] = len(world.oracle.delivered)

@@ -171,7 +171,7 @@ class Spark:
                 raise
             model.commit(plan, winners)  # a driver without an answer repeats its commit
         world.counts["turns"] += 1
-        assert world.harness.broker.context.timer.turns.turn >= plan.turn, (
+        assert world.harness.broker.parts.timer.turns.turn >= plan.turn, (
             f"turn {plan.turn} is committed, but not counted"
         )
         return f"committed turn {plan.turn}: {plan.index_from}..{plan.index_to}, {plan.walk_rows} walked"

@@ -68,7 +68,7 @@ def test_messages_flushed_while_a_turn_is_planned_are_delivered(tmp_path: Path, 
         plan = msgspec.json.decode(asked.answer.body, type=TurnPlan)
         assert plan.blocks is not None and plan.blocks.rows == 2
         model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])
-        assert harness.broker.context.timer.pending.armed.count == 2
+        assert harness.broker.parts.timer.pending.armed.count == 2
         model.is_patient = True
         for _ in range(40):
             harness.clock.advance(500)
@@ -87,15 +87,13 @@ def test_a_block_stays_while_the_record_that_settles_it_may_be_lost(tmp_path: Pa
         harness.clock.advance(60_000)
         harness.disk.is_full = lambda path: "consumequeue" in path.parts
         harness.start()
-        assert (
-            harness.broker.context.releaser.counts["released"] == 1 and harness.broker.context.store.journal.count == 1
-        )
-        assert harness.broker.context.block_scheduler.needed_from() < harness.broker.context.store.log.end
+        assert harness.broker.parts.releaser.counts["released"] == 1 and harness.broker.parts.store.journal.count == 1
+        assert harness.broker.parts.block_scheduler.needed_from() < harness.broker.parts.store.log.end
         harness.clock.advance(150)
         harness.tick()
         background.run()
         harness.tick()
-        assert len(harness.broker.context.blocks) == 1
+        assert len(harness.broker.parts.blocks) == 1
         harness.cut_power(keep=0.0)
         harness.disk.heal()
         harness.start()
@@ -104,7 +102,7 @@ def test_a_block_stays_while_the_record_that_settles_it_may_be_lost(tmp_path: Pa
         for _ in range(3):
             run_all(harness)
             harness.advance(1000)
-        assert len(harness.broker.context.blocks) == 0
+        assert len(harness.broker.parts.blocks) == 0
 
 
 def test_flags_do_not_pass_the_end_of_the_dispatched_log(tmp_path: Path) -> None:
@@ -113,27 +111,27 @@ def test_flags_do_not_pass_the_end_of_the_dispatched_log(tmp_path: Path) -> None
         submit(harness, 3, b"A")
         harness.advance(2000)
         harness.disk.is_full = lambda path: "consumequeue" in path.parts
-        end = harness.broker.context.store.log.end
+        end = harness.broker.parts.store.log.end
         for _ in range(60):
             harness.clock.advance(100)
             harness.tick()
-        assert harness.broker.context.store.log.synced > end == harness.broker.context.store.dispatched_to
-        assert harness.broker.context.block_scheduler.flagged_to <= end
+        assert harness.broker.parts.store.log.synced > end == harness.broker.parts.store.dispatched_to
+        assert harness.broker.parts.block_scheduler.flagged_to <= end
         harness.disk.heal()
         harness.advance(4000)
-        assert harness.broker.context.block_scheduler.flagged_to == harness.broker.context.store.log.end > end
+        assert harness.broker.parts.block_scheduler.flagged_to == harness.broker.parts.store.log.end > end
 
 
 def test_unsynced_flags_keep_the_settling_records_in_the_log(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, clean_resource_interval_ms=1 << 30, checkpoint_ms=1 << 30) as harness:
-        lane, log = harness.broker.context.block_scheduler, harness.broker.context.store.log
+        lane, log = harness.broker.parts.block_scheduler, harness.broker.parts.store.log
         flight = SingleFlight(InlineWorker())
         to_middle_of_block(harness)
         for seconds in (3, 8, 15):  # two in one block, the third in the next
             submit(harness, seconds, b"%d" % seconds)
         harness.advance(2500)
         lane.write_checkpoints(flight)
-        block, other = harness.broker.context.blocks
+        block, other = harness.broker.parts.blocks
         released_from = log.end
         harness.advance(2500)
         harness.disk.fail_call(1, OSError(errno.EIO, "gone"), {Call.SYNC})
@@ -154,14 +152,14 @@ def test_a_partly_removed_block_rejects_messages(tmp_path: Path) -> None:
         harness.advance(9000)
         harness.disk.fail_call(1, OSError(errno.EIO, "gone"), {Call.REMOVE})
         harness.advance(900)
-        assert len(harness.broker.context.blocks) == 1
+        assert len(harness.broker.parts.blocks) == 1
         harness.clock.step(-9000)
         refused = submit(harness, 2, b"B")
         harness.tick()
         assert refused.answer is not None and refused.answer.code == ResponseCode.SYSTEM_ERROR
         assert "is deleting the block" in (refused.answer.remark or "")
         harness.advance(1500)
-        assert len(harness.broker.context.blocks) == 0
+        assert len(harness.broker.parts.blocks) == 0
         taken = submit(harness, 2, b"C")
         harness.advance(100)
         assert taken.answer is not None and taken.answer.code == ResponseCode.SUCCESS
@@ -191,7 +189,7 @@ def test_a_block_number_is_free_once_the_log_no_longer_names_it(
             asked = submit(harness, 2, body)
             harness.advance(900)
             found.extend(
-                part.copy() for part in harness.broker.context.timer.pending.armed.firing(0, harness.now_ms + 5000)
+                part.copy() for part in harness.broker.parts.timer.pending.armed.firing(0, harness.now_ms + 5000)
             )
             harness.advance(4100)
             assert asked.answer is not None
@@ -201,7 +199,7 @@ def test_a_block_number_is_free_once_the_log_no_longer_names_it(
         assert {send_one(body).code for body in taken} == {ResponseCode.SUCCESS}
         refused = send_one(b"refused")
         assert refused.code == ResponseCode.SYSTEM_ERROR and "is in use, or in the log" in (refused.remark or "")
-        assert harness.bodies("T") == taken and len(harness.broker.context.blocks) == 0
+        assert harness.bodies("T") == taken and len(harness.broker.parts.blocks) == 0
         for _ in range(5):
             harness.send("U", b"x" * 4000)
         if ends is not None:
@@ -209,28 +207,28 @@ def test_a_block_number_is_free_once_the_log_no_longer_names_it(
             harness.restart(clean=ends == "clean")
         harness.clock.advance(2 * 3_600_000)
         harness.advance(1000)
-        assert harness.broker.context.store.log.start > 0
-        harness.broker.context.timer.pending.arm(found[0], enqueue_ms=0, by="pipeline")  # from a turn planned earlier
+        assert harness.broker.parts.store.log.start > 0
+        harness.broker.parts.timer.pending.arm(found[0], enqueue_ms=0, by="pipeline")  # from a turn planned earlier
         harness.advance(100)
         assert send_one(b"again").code == ResponseCode.SUCCESS
         assert harness.bodies("T")[-1] == b"again"
         harness.restart(clean=False)
         harness.advance(1000)
-        assert harness.bodies("T")[-1] == b"again" and harness.broker.context.blocks.numbers.last == 1
+        assert harness.bodies("T")[-1] == b"again" and harness.broker.parts.blocks.numbers.last == 1
 
 
 def test_a_removed_block_leaves_nothing_of_its_stream(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, clean_resource_interval_ms=500) as harness:
         to_middle_of_block(harness)
-        timer = harness.broker.context.timer
+        timer = harness.broker.parts.timer
         submit(harness, 3, b"A")
         harness.advance(2000)
         stale = timer.pending.armed.firing(0, harness.now_ms + 5000)[0].copy()
         harness.advance(15_000)
-        assert len(harness.broker.context.blocks) == 0
+        assert len(harness.broker.parts.blocks) == 0
         assert not timer.pending.armed.was_armed(stale[:, ref.ORIGIN]).any()
         timer.pending.arm(stale, enqueue_ms=0, by="pipeline")  # from a turn planned earlier
         harness.advance(1000)
-        assert harness.broker.context.releaser.counts["unreadable"] == 0 and harness.bodies("T") == [b"A"]
+        assert harness.broker.parts.releaser.counts["unreadable"] == 0 and harness.bodies("T") == [b"A"]
         harness.restart()
-        assert harness.broker.context.blocks.numbers.last == 1
+        assert harness.broker.parts.blocks.numbers.last == 1

@@ -42,7 +42,7 @@ def rows_of(view: Any, plan: TurnPlan) -> Any:
 
 
 def wire_view(harness: BrokerHarness, plan: TurnPlan, bend: Callable[[Segment], Segment]) -> WireView:
-    chosen = harness.broker.context.settings
+    chosen = harness.broker.parts.settings
     files = StoreView(chosen.store.path, store_sizes(chosen))
     assert plan.blocks is not None
     on_disk = OnDisk(files.log.end, plan.timer_log_end, {name: units for _, name, units in plan.blocks.blocks})
@@ -56,7 +56,7 @@ def wire_view(harness: BrokerHarness, plan: TurnPlan, bend: Callable[[Segment], 
 
 
 def test_the_rows_are_those_that_the_plan_counts(harness: BrokerHarness, plan: TurnPlan) -> None:
-    chosen = harness.broker.context.settings
+    chosen = harness.broker.parts.settings
     rows = rows_of(StoreView(chosen.store.path, store_sizes(chosen)), plan)
     assert plan.blocks is not None and len(rows) == plan.blocks.rows
     assert (rows["due_ms"] > plan.blocks.after_ms).all() and (rows["due_ms"] <= plan.blocks.through_ms).all()
@@ -67,7 +67,7 @@ def test_the_rows_are_those_that_the_plan_counts(harness: BrokerHarness, plan: T
 
 
 def test_the_wire_gives_the_same_rows_as_mapped_files(harness: BrokerHarness, plan: TurnPlan) -> None:
-    chosen = harness.broker.context.settings
+    chosen = harness.broker.parts.settings
     mapped = rows_of(StoreView(chosen.store.path, store_sizes(chosen)), plan)
     assert np.array_equal(rows_of(wire_view(harness, plan, lambda told: told), plan), mapped)
 
@@ -90,7 +90,7 @@ def test_an_invalid_answer_raises_store_unreadable(
 
 
 def test_the_broker_rejects_invalid_portions_of_a_block(harness: BrokerHarness, plan: TurnPlan) -> None:
-    chosen = harness.broker.context.settings
+    chosen = harness.broker.parts.settings
     files = StoreView(chosen.store.path, store_sizes(chosen))
     assert plan.blocks is not None
     [(_, name, units)] = plan.blocks.blocks
@@ -102,7 +102,7 @@ def test_the_broker_rejects_invalid_portions_of_a_block(harness: BrokerHarness, 
 
 
 def test_a_queue_that_ends_too_soon_raises_store_unreadable(harness: BrokerHarness, plan: TurnPlan) -> None:
-    chosen = harness.broker.context.settings
+    chosen = harness.broker.parts.settings
     assert plan.blocks is not None
     number, name, _ = plan.blocks.blocks[0]
     further = msgspec.structs.replace(plan.blocks, blocks=[(number, name, 10_000)])

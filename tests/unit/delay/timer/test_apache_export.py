@@ -83,7 +83,7 @@ def test_apache_delivers_only_the_rest_of_an_interrupted_burst(tmp_path: Path) -
         harness.advance(4400, model.work)
         harness.clock.advance(due_ms - harness.now_ms)
         harness.tick()
-        assert harness.broker.context.releaser.in_hand() == 100
+        assert harness.broker.parts.releaser.in_hand() == 100
         harness.clock.advance(4000)
         harness.stop()
     left = list(range(QUANTUM, QUANTUM + 100))
@@ -101,7 +101,7 @@ def test_cancelled_messages_stay_cancelled(harness: BrokerHarness, tmp_path: Pat
     harness.send("T", delay_ms=25_000, properties={props.UNIQ_KEY: "stays"})
     if turns:
         harness.advance(4000, model.work, 500)
-        assert harness.broker.context.timer.indexed_to == 5
+        assert harness.broker.parts.timer.indexed_to == 5
     for delay_ms in (8000, 25_000, 90_000):
         key = f"K{delay_ms}" if short else f"T+K{delay_ms}"
         named = harness.send("T", delay_ms=14_000, properties={props.TIMER_DEL_UNIQKEY: key})
@@ -127,7 +127,7 @@ def test_the_next_start_restores_hidden_units(harness: BrokerHarness, tmp_path: 
     harness.advance(4000, model.work, 500)
 
     def counted() -> tuple[int, list[int]]:
-        timer = harness.broker.context.timer
+        timer = harness.broker.parts.timer
         assert timer.indexed_to == 3
         slot = timer.wheel.table[timer.wheel.index(timer.wheel.floor_slot(due_ms))]
         [(_, units)] = timer.log.chunks(timer.log.files.start, timer.log.end)
@@ -175,7 +175,7 @@ def test_our_broker_continues_as_before(harness: BrokerHarness) -> None:
     for delay_ms in range(2000, 12_000, 20):
         harness.send("T", b"%d" % delay_ms, delay_ms=delay_ms)
     harness.restart()
-    assert harness.broker.context.timer.indexed_to == 0
+    assert harness.broker.parts.timer.indexed_to == 0
     harness.advance(12_000)  # without a pipeline: no turn has indexed these messages
     assert sorted(map(int, harness.bodies("T"))) == list(range(2000, 12_000, 20))
 
@@ -184,7 +184,7 @@ def test_an_unreadable_record_does_not_fail_the_stop(
     harness: BrokerHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.send("T", b"one", delay_ms=8000)
-    log = harness.broker.context.store.log
+    log = harness.broker.parts.store.log
     log.files.file_at(0).view[4:8] = b"torn"
     harness.stop()
     assert "settled messages are not marked" in caplog.text

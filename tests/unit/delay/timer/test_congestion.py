@@ -122,7 +122,7 @@ def test_each_slot_counts_its_waiting_messages(tmp_path: Path, clean: bool) -> N
                 del due_ms[b"%d" % i]
         for wait_ms in (0, 60_000, 60_000):
             harness.advance(wait_ms, model.work, 500)
-            congestion = harness.broker.context.timer.congestion
+            congestion = harness.broker.parts.timer.congestion
             near = {body: due for body, due in due_ms.items() if due - harness.now_ms < 55_000}
             for time, count in pending_by_slot(harness, near).items():
                 assert congestion.waiting(time * 1000 + 1) == count

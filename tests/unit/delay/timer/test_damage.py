@@ -28,7 +28,7 @@ def fill(folder: Path) -> int:
         for i in range(COUNT):
             harness.send("T", b"%d" % i, delay_ms=6000 if i % 2 else 14_000)
         harness.advance(4000, PipelineModel(harness).work)
-        assert harness.broker.context.timer.indexed_to == COUNT
+        assert harness.broker.parts.timer.indexed_to == COUNT
         harness.crash()
         return harness.clock.now_ms()
 
@@ -127,10 +127,10 @@ class TestDamagedBodies:
             for body in (b"first", b"second"):
                 harness.send("T", body, delay_ms=65_000)
             position = harness.read_queue(TIMER_TOPIC)[1].position
-            file = harness.broker.context.store.log.files.file_at(position)
+            file = harness.broker.parts.store.log.files.file_at(position)
             file.array[bytes(file.view).index(b"second")] ^= 1
             harness.advance(40_000, PipelineModel(harness).work, 500)
-            counts = harness.broker.context.releaser.counts
+            counts = harness.broker.parts.releaser.counts
             assert (counts["rolled"], counts["unreadable"]) == (1, 1)
             assert f"it has a damaged body at log position {position}" in caplog.text
             harness.advance(30_000, PipelineModel(harness).work, 500)
@@ -171,11 +171,11 @@ def test_a_parked_message_with_an_impossible_queue_offset_is_set_aside(
         model = PipelineModel(harness)
         harness.advance(4000, lambda: turns.add(model.work()))
         if not level:
-            assert harness.broker.context.timer.indexed_to == 3
+            assert harness.broker.parts.timer.indexed_to == 3
         harness.advance(6000, lambda: turns.add(model.work()))
         assert Done.BROKEN not in turns
         assert harness.bodies("T") == bodies
-        assert harness.broker.context.timer.needed_from() == harness.broker.context.store.log.end
+        assert harness.broker.parts.timer.needed_from() == harness.broker.parts.store.log.end
     caplog.clear()
     with BrokerHarness(tmp_path, clock=ManualClock(now_ms + 10_000)) as harness:
         assert f"log position {at} has changed" in caplog.text and "deletes the snapshot" not in caplog.text

@@ -75,7 +75,7 @@ def test_a_stop_of_days_loses_no_message(harness: BrokerHarness, days: int, clea
     model = PipelineModel(harness)
     due = send_all(harness, "old", DELAYS_MS)
     harness.advance(4000, model.work if indexed else None, 500)
-    assert harness.broker.context.timer.indexed_to == (len(due) if indexed else 0)
+    assert harness.broker.parts.timer.indexed_to == (len(due) if indexed else 0)
     harness.stop() if clean else harness.crash()
     harness.clock.advance(days * DAY_MS)
     harness.start()

@@ -72,12 +72,12 @@ class TestAfterAStop:
     ) -> None:
         bodies = send_all(harness)
         harness.advance(3200, model.work, 500)
-        assert harness.broker.context.timer.indexed_to == len(bodies)
+        assert harness.broker.parts.timer.indexed_to == len(bodies)
         harness.restart(clean=False)
         harness.advance(4900)
         assert harness.bodies("T") == bodies[:4]
         assert_on_time(harness)
-        assert harness.broker.context.timer.pending.armed_by["recovery"] == 2  # 4500 and 8000: the lead is 5 s
+        assert harness.broker.parts.timer.pending.armed_by["recovery"] == 2  # 4500 and 8000: the lead is 5 s
 
     def test_overdue_messages_leave_at_once_in_order(
         self, harness: BrokerHarness, model: PipelineModel, clock: ManualClock
@@ -115,14 +115,14 @@ class TestAfterAStop:
         self, harness: BrokerHarness, model: PipelineModel, clock: ManualClock, stops: bool
     ) -> None:
         """Two slots need one place: the later slot has it, and the other message is in memory."""
-        round_ms = harness.broker.context.timer.wheel.slots * 1000
+        round_ms = harness.broker.parts.timer.wheel.slots * 1000
         clock.step(round_ms)
         harness.send("T", b"far", delay_ms=19_000)
         harness.advance(4000, model.work, 500)
         clock.step(-round_ms)
         harness.send("T", b"near", delay_ms=15_000)
         harness.advance(4000, model.work, 500)
-        timer = harness.broker.context.timer
+        timer = harness.broker.parts.timer
         assert timer.indexed_to == 2
         slot_ms = timer.wheel.floor_slot(START_MS + 19_000)
         assert timer.wheel.holds(np.array([slot_ms, slot_ms + round_ms])).tolist() == [False, True]
@@ -140,7 +140,7 @@ class TestAfterAStop:
     ) -> None:
         """The skipped slots are scanned before a message that needs their places is indexed."""
         monkeypatch.setattr("wheelmq.delay.timer.scans.WALK_ROWS_MAX", 1)
-        round_ms = harness.broker.context.timer.wheel.slots * 1000
+        round_ms = harness.broker.parts.timer.wheel.slots * 1000
         for seconds in (15, 16, 17):
             harness.send("T", b"%d" % seconds, delay_ms=1000 * seconds)
         harness.advance(4000, model.work, 500)
@@ -158,7 +158,7 @@ class TestAfterAStop:
         rolled = 0
         for _ in range(13):
             harness.advance(5000, model.work, 500)
-            rolled += harness.broker.context.releaser.counts["rolled"]
+            rolled += harness.broker.parts.releaser.counts["rolled"]
             harness.restart(clean=False)
             invariants.check(harness.broker)
         assert harness.bodies("T") == [b"body"]
@@ -177,14 +177,14 @@ class TestAfterAStop:
 
     def test_the_state_of_a_message_follows_its_progress(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=15_000)
-        state_of = harness.broker.context.generations.state_of
+        state_of = harness.broker.parts.generations.state_of
         assert state_of(timer_origin(0)) is State.PARKED
         harness.advance(4000, model.work, 500)
         assert state_of(timer_origin(0)) is State.INDEXED
         harness.advance(10_000, model.work, 500)
         assert state_of(timer_origin(0)) is State.ARMED
         harness.restart()
-        assert harness.broker.context.generations.state_of(timer_origin(0)) is State.ARMED
+        assert harness.broker.parts.generations.state_of(timer_origin(0)) is State.ARMED
 
 
 class TestMissingFiles:
@@ -278,10 +278,10 @@ class TestMarkAndTimercheck:
     ) -> None:
         send_all(harness)
         harness.advance(3200, model.work, 500)
-        timer = harness.broker.context.timer
-        mark = MarkFile(disk, harness.broker.context.paths).load()
+        timer = harness.broker.parts.timer
+        mark = MarkFile(disk, harness.broker.parts.paths).load()
         assert mark == Mark(6, timer.log.end, model.epoch, 1)
-        check = load_check(disk, harness.broker.context.paths)
+        check = load_check(disk, harness.broker.parts.paths)
         assert check is not None and (check.queue_offset, check.log_flush_position) == (6, timer.log.end)
         harness.stop()
         check = load_check(disk, timer.store.paths)
@@ -294,18 +294,18 @@ class TestMarkAndTimercheck:
             harness.send("T", b"out", delay_ms=2700)
             harness.advance(4700, model.work)
             model.open()  # the mark is written, and the log was not flushed since the turn
-            log, slot_ms = harness.broker.context.store.log, (START_MS + 2700 - 1) // 1000 * 1000
+            log, slot_ms = harness.broker.parts.store.log, (START_MS + 2700 - 1) // 1000 * 1000
             assert harness.bodies("T") == [b"out"] and log.synced < log.end
-            assert harness.broker.context.timer.check(None).last_read_ms > slot_ms
-            check = load_check(harness.disk, harness.broker.context.paths)
+            assert harness.broker.parts.timer.check(None).last_read_ms > slot_ms
+            check = load_check(harness.disk, harness.broker.parts.paths)
             assert check is not None and check.queue_offset == 1 and check.last_read_ms <= slot_ms
             invariants.check(harness.broker)
-            harness.broker.context.flush.want()
+            harness.broker.parts.flush.want()
             harness.tick()
             while harness.run_jobs():
                 pass
             assert log.synced == log.end
-            check = load_check(harness.disk, harness.broker.context.paths)
+            check = load_check(harness.disk, harness.broker.parts.paths)
             assert check is not None and check.last_read_ms > slot_ms
 
     def test_epochs_grow_over_stops(self, harness: BrokerHarness, model: PipelineModel) -> None:
@@ -320,7 +320,7 @@ class TestMarkAndTimercheck:
         """Every slot before lastReadTimeMs is released, at every moment."""
         bodies = send_all(harness)
         for _ in range(64):
-            check = harness.broker.context.timer.check(harness.broker.context.releaser.earliest_in_hand_ms())
+            check = harness.broker.parts.timer.check(harness.broker.parts.releaser.earliest_in_hand_ms())
             out = harness.bodies("T")
             for delay_ms, body in zip(DELAYS_MS, bodies, strict=True):
                 slot_ms = (START_MS + delay_ms - 1) // 1000 * 1000
@@ -344,13 +344,13 @@ class TestStoreOfApache:
 
     def park(self, harness: BrokerHarness, parked: list[dict[str, str]]) -> None:
         """Append records as Apache does."""
-        harness.broker.context.topics.create_for_group("T", 1)
-        harness.broker.context.topics.file.save_now()
+        harness.broker.parts.topics.create_for_group("T", 1)
+        harness.broker.parts.topics.file.save_now()
         for i, properties in enumerate(parked):
             message = Message(TIMER_TOPIC, 0, b"%d" % i, {**self.REAL, props.UNIQ_KEY: f"K{i}", **properties})
             message.born_ms = Millis(harness.now_ms)
-            harness.broker.context.store.append(message)
-        harness.broker.context.store.dispatch()
+            harness.broker.parts.store.append(message)
+        harness.broker.parts.store.dispatch()
 
     def start(self, harness: BrokerHarness, check: TimerCheck | None, store: Path) -> None:
         """Start on a store without the files of a timer that Apache does not write."""
@@ -413,7 +413,7 @@ class TestStoreOfApache:
         """Apache RocketMQ 5.4.0 and later writes such cancels. They cancel messages of their own topic."""
         times = {props.TIMER_DELIVER_MS: str(START_MS + 5000)}
         cancels = [{props.TIMER_DEL_UNIQKEY: key, **times} for key in ("K0", "K2")]
-        harness.broker.context.topics.create_for_group("U", 1)
+        harness.broker.parts.topics.create_for_group("U", 1)
         self.park(harness, [self.relative(5), self.relative(6), {**self.relative(6), props.REAL_TOPIC: "U"}, *cancels])
         harness.crash()
         assert [one.unique_key for one in pending_in(store)] == ["K1", "K2"]
@@ -537,7 +537,7 @@ class TestStoreThatApacheServedInBetween:
         for delay_ms in self.DELAYS_MS:
             harness.send("T", b"%d" % delay_ms, delay_ms=delay_ms, properties={"UNIQ_KEY": f"K{delay_ms}"})
         harness.advance(2500, model.work, 250)
-        assert harness.broker.context.timer.indexed_to == 4 and harness.bodies("T") == [b"2000"]
+        assert harness.broker.parts.timer.indexed_to == 4 and harness.bodies("T") == [b"2000"]
         harness.stop()
         return harness
 

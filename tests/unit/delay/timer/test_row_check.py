@@ -47,13 +47,13 @@ def mutations(field: str, value: int) -> Iterator[int]:
 
 def is_rejected(harness: BrokerHarness, plan: TurnPlan, tasks: list[Task]) -> bool:
     """Return whether the broker rejects the turn that `tasks` propose."""
-    turns, winners = harness.broker.context.timer.turns, []
+    turns, winners = harness.broker.parts.timer.turns, []
     for task in tasks:
         raw = task.rows.tobytes()
         turns.upload(plan.epoch, plan.turn, (task.kind, task.part, 0), 0, raw)
         winners.append(Part(task.kind, task.part, 0, 1, len(task.rows), zlib.crc32(raw)))
     try:
-        harness.broker.context.pipeline.committer.checked(plan, plan.epoch, plan.turn, winners)
+        harness.broker.parts.pipeline.committer.checked(plan, plan.epoch, plan.turn, winners)
     except TurnRejected:
         return True
     return False
@@ -96,7 +96,7 @@ def filled(harness: BrokerHarness, request: pytest.FixtureRequest) -> BrokerHarn
     """A broker with messages of every kind, with and without their notes in memory."""
     fill(harness)
     if request.param:
-        harness.broker.context.timer.pending.notes.drop_below(timer_origin(1 << 30))
+        harness.broker.parts.timer.pending.notes.drop_below(timer_origin(1 << 30))
     return harness
 
 
@@ -114,7 +114,7 @@ def check_all(harness: BrokerHarness, plan: TurnPlan, tasks: list[Task]) -> set[
                     mutated = [*tasks[:place], task._replace(rows=rows), *tasks[place + 1 :]]
                     if is_rejected(harness, plan, mutated):
                         continue
-                    is_done = harness.broker.context.timer.pending.done.get(task.rows["origin"][at : at + 1])[0]
+                    is_done = harness.broker.parts.timer.pending.done.get(task.rows["origin"][at : at + 1])[0]
                     is_harmless = task.kind == KIND_INDEX and is_done and field in ("slot_ms", "fire_ms", "magic")
                     assert is_harmless, f"{task.kind} row {at}: {field} {task.rows[at][field]} -> {wrong}"
     return tried
@@ -142,7 +142,7 @@ def test_consistently_wrong_rows_are_rejected(filled: BrokerHarness) -> None:
             if task.kind not in (KIND_INDEX, KIND_WALK) or len(task.rows) < 2:
                 continue
             walked |= task.kind == KIND_WALK
-            pending = np.flatnonzero(~filled.broker.context.timer.pending.done.get(task.rows["origin"]))
+            pending = np.flatnonzero(~filled.broker.parts.timer.pending.done.get(task.rows["origin"]))
             last = pending[-1:]
             for changes in (
                 {"slot_ms": 1000, "fire_ms": 1000},
@@ -235,7 +235,7 @@ def test_a_wrong_time_in_a_large_turn_is_rejected(
     plan, tasks = next_turn(harness, model)
     commit(harness, model, plan, tasks)
     if not has_details:
-        for _, units in harness.broker.context.timer.log.chunks(0, harness.broker.context.timer.log.end):
+        for _, units in harness.broker.parts.timer.log.chunks(0, harness.broker.parts.timer.log.end):
             units["reserved"] = 0
     harness.advance(1500)
     plan, tasks = next_turn(harness, model)
@@ -258,7 +258,7 @@ def test_200_000_rows_are_checked_within_half_a_second(tmp_path: Path) -> None:
         rows = np.zeros(200_000, TURN_ROW)
         rows["position"] = np.arange(200_000)[::-1] * 300
         rows["slot_ms"] = START_MS
-        check = RowCheck(harness.broker.context.timer)
+        check = RowCheck(harness.broker.parts.timer)
         began = time.process_time()
         order = row_check._by_position(rows["position"], rows["slot_ms"])
         assert (rows["position"][order] == np.arange(200_000) * 300).all()

@@ -159,7 +159,7 @@ class TestReading:
         harness.advance(4000, model.work, 500)
         assert model.committed == 1
         out_ms = (harness.now_ms - 4000 + 10_000) // 1000 * 1000
-        options = {"log_end": harness.broker.context.timer.log.end, "precision_ms": 1000, "write_ms": W, "turn": 1}
+        options = {"log_end": harness.broker.parts.timer.log.end, "precision_ms": 1000, "write_ms": W, "turn": 1}
         read = staging.read_walk(model.view(), out_ms - 1000, out_ms + 1000, **options)
         assert len(read) == 84 + 83
         assert sorted((read["origin"] & INDEX_MASK).tolist()) == [i for i in range(250) if i % 3 < 2]
@@ -182,7 +182,7 @@ class TestReading:
         harness.advance(4000, PipelineModel(harness).work, 500)
         model = PipelineModel(harness, over_the_wire=over_the_wire)
         if older is not None:
-            log = harness.broker.context.timer.log
+            log = harness.broker.parts.timer.log
             [(_, units)] = log.chunks(0, log.end)
             units["reserved"][::older] = 0
         harness.advance(20_000)
@@ -258,7 +258,7 @@ class TestReading:
         harness.advance(4000, model.work, 500)
         out_ms = (harness.now_ms - 4000 + 10_000) // 1000 * 1000
         view = model.view()
-        remove = harness.broker.context.store.log.files.drop_before(1 << 20)
+        remove = harness.broker.parts.store.log.files.drop_before(1 << 20)
         assert remove is not None
         remove()
         if listed == "after":
@@ -283,12 +283,12 @@ class TestReading:
         harness.send("T", delay_ms=10_000)
         harness.send("T", delay_ms=10_000)
         view = model.view()
-        unit = np.frombuffer(harness.broker.context.timer.queue.files.file_at(0).view, staging.QUEUE_UNIT.dtype, 2)
-        harness.broker.context.store.log.files.file_at(0).view[4] = 0
+        unit = np.frombuffer(harness.broker.parts.timer.queue.files.file_at(0).view, staging.QUEUE_UNIT.dtype, 2)
+        harness.broker.parts.store.log.files.file_at(0).view[4] = 0
         with pytest.raises(StoreUnreadable, match="has no record"):
             staging.read_index(view, 0, 1, write_ms=W, turn=1)
         at = int(unit[1]["position"])
-        harness.broker.context.store.log.files.file_at(0).view[at + 28 : at + 36] = bytes(8)
+        harness.broker.parts.store.log.files.file_at(0).view[at + 28 : at + 36] = bytes(8)
         with pytest.raises(StoreUnreadable, match="has another record"):
             staging.read_index(view, 1, 2, write_ms=W, turn=1)
 
@@ -296,7 +296,7 @@ class TestReading:
         harness.send("T", delay_ms=10_000)
         harness.send("T", delay_ms=10_000)
         harness.advance(4000, model.work, 500)
-        harness.broker.context.timer.log.files.file_at(0).view[3] = 51
+        harness.broker.parts.timer.log.files.file_at(0).view[3] = 51
         out_ms = (harness.now_ms - 4000 + 10_000) // 1000 * 1000
         with pytest.raises(StoreUnreadable, match="broken"):
             staging.read_walk(
@@ -311,7 +311,7 @@ class TestReading:
         harness.advance(4000, model.work, 500)
         target = {"to the newest unit": TIMER_UNIT.size, "to itself": 0, "to a place that cannot be": -7}[link]
         at = TIMER_UNIT.position_of("previous_position")
-        harness.broker.context.timer.log.files.file_at(0).view[at : at + 8] = target.to_bytes(8, "big", signed=True)
+        harness.broker.parts.timer.log.files.file_at(0).view[at : at + 8] = target.to_bytes(8, "big", signed=True)
         out_ms = (harness.now_ms - 4000 + 10_000) // 1000 * 1000
         for log_end in (1 << 40, 0):
             with pytest.raises(StoreUnreadable, match="broken"):

@@ -53,7 +53,7 @@ def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
             topic, unique = f"T{delay_ms % 2}", {props.UNIQ_KEY: str(delay_ms)}
             assert harness.send(topic, b"%d" % delay_ms, delay_ms=delay_ms, properties=unique).code == 0
         harness.advance(4000, PipelineModel(harness).work, 500)
-        assert harness.broker.context.timer.indexed_to == COUNT
+        assert harness.broker.parts.timer.indexed_to == COUNT
         assert snapshot_of(harness).timers.queue_offset == COUNT  # type: ignore[union-attr]
         yield harness
 
@@ -61,8 +61,8 @@ def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
 def check(harness: BrokerHarness, cancelled: int = 0) -> None:
     """Check that all messages except the first `cancelled` are pending and leave in time."""
     invariants.check(harness.broker)
-    assert harness.broker.context.timer.pending.counts.by_queue.sum() == COUNT - cancelled
-    pending = harness.broker.context.timer_metrics.table().timing_count
+    assert harness.broker.parts.timer.pending.counts.by_queue.sum() == COUNT - cancelled
+    pending = harness.broker.parts.timer_metrics.table().timing_count
     for topic in ("T0", "T1"):
         expected = sum(1 for delay_ms in DELAYS_MS[cancelled:] if f"T{delay_ms % 2}" == topic)
         assert (pending[topic].count if topic in pending else 0) == expected
@@ -71,7 +71,7 @@ def check(harness: BrokerHarness, cancelled: int = 0) -> None:
     assert sorted(int(record.message.body) for record in out) == DELAYS_MS[cancelled:]
     for record in out:
         assert int(record.message.properties[props.TIMER_DEQUEUE_MS]) == START_MS + int(record.message.body)
-    assert harness.broker.context.timer.pending.counts.by_queue.sum() == 0
+    assert harness.broker.parts.timer.pending.counts.by_queue.sum() == 0
 
 
 def cancel(harness: BrokerHarness, delay_ms: int) -> str:
@@ -80,7 +80,7 @@ def cancel(harness: BrokerHarness, delay_ms: int) -> str:
 
 
 def snapshot_of(harness: BrokerHarness) -> Snapshot:
-    found = load_snapshot(harness.disk, harness.broker.context.paths)
+    found = load_snapshot(harness.disk, harness.broker.parts.paths)
     assert found is not None and found.timers is not None
     return found
 
@@ -88,7 +88,7 @@ def snapshot_of(harness: BrokerHarness) -> Snapshot:
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 def test_a_start_reads_no_record_of_a_message_due_later(harness: BrokerHarness, reads: Reads, clean: bool) -> None:
     harness.restart(clean=clean)
-    assert (reads.count, harness.broker.context.timer.pending.keys.count) == (0, 0)
+    assert (reads.count, harness.broker.parts.timer.pending.keys.count) == (0, 0)
     check(harness)
 
 
@@ -104,7 +104,7 @@ def test_a_start_reads_records_of_messages_due_within_the_lead(harness: BrokerHa
     harness.stop()
     harness.clock.advance(5000)
     harness.start()
-    near = harness.broker.context.timer.pending.armed_by["recovery"]
+    near = harness.broker.parts.timer.pending.armed_by["recovery"]
     assert 0 < near <= reads.count < COUNT
     check(harness)
 
@@ -131,7 +131,7 @@ def test_a_start_without_a_message_index_reads_all_keys(harness: BrokerHarness, 
 def test_a_start_with_slot_limits_reads_all_records(harness: BrokerHarness, reads: Reads) -> None:
     harness.restart(timer_congest_num_each_slot=1000)
     assert reads.count == COUNT
-    assert harness.broker.context.timer.congestion.waiting(START_MS + DELAYS_MS[0]) > 0
+    assert harness.broker.parts.timer.congestion.waiting(START_MS + DELAYS_MS[0]) > 0
     check(harness)
 
 
@@ -181,7 +181,7 @@ def test_wrong_counts_make_a_start_read_all_records(
 def test_a_mark_older_than_the_snapshot_makes_a_start_read_all_records(
     harness: BrokerHarness, reads: Reads, caplog: pytest.LogCaptureFixture
 ) -> None:
-    paths = harness.broker.context.paths
+    paths = harness.broker.parts.paths
     harness.crash()
     marks = MarkFile(harness.disk, paths)
     mark = marks.load()
@@ -203,7 +203,7 @@ def test_a_snapshot_without_timers_makes_a_start_read_all_records(harness: Broke
 
 def strip_details(harness: BrokerHarness, every: int) -> None:
     """Make every `every`-th unit of the timer log one of an older WheelMQ: its reserved bytes are 0."""
-    log = harness.broker.context.timer.log
+    log = harness.broker.parts.timer.log
     for _, units in log.chunks(log.files.start, log.end):
         units["reserved"][::every] = 0
 
@@ -236,7 +236,7 @@ def test_units_of_an_older_release_are_checked_by_their_records(
     strip_details(harness, every)
     found, folder = snapshot_of(harness), harness._folder
     assert found.timers is not None
-    sums = harness.broker.context.timer.log
+    sums = harness.broker.parts.timer.log
     sums._sums.clear()
     changed = found.timers._replace(sums=sums.sums_job(found.timers.log_position)())
     harness.crash()

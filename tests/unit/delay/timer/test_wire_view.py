@@ -95,7 +95,7 @@ def test_turns_over_the_wire_deliver_messages(harness: BrokerHarness, model: Pip
     harness.advance(25_000, model.work, 500)
     assert sorted(body.rstrip(b"\0") for body in harness.bodies("T")) == sorted(b"%d" % i for i in range(40))
     assert model.committed and model.portions
-    assert harness.broker.context.pipeline.reader.bytes_read > 0
+    assert harness.broker.parts.pipeline.reader.bytes_read > 0
     invariants.check(harness.broker)
 
 
@@ -104,7 +104,7 @@ def test_bodies_are_not_sent_over_the_wire(harness: BrokerHarness, model: Pipeli
         harness.send("T", bytes(20_000), delay_ms=9000)
     harness.advance(4000, model.work, 500)
     assert model.committed == 1
-    assert 20 * 100 < harness.broker.context.pipeline.reader.bytes_read < 20 * 500
+    assert 20 * 100 < harness.broker.parts.pipeline.reader.bytes_read < 20 * 500
 
 
 KINDS = [kind for kind in FileKind if kind is not FileKind.BLOCK]
@@ -120,7 +120,7 @@ class TestInvalidAnswers:
         for i in range(30):
             harness.send("T", b"%d" % i, delay_ms=9000 + i)
         harness.advance(4000, PipelineModel(harness).work, 500)
-        timer = harness.broker.context.timer
+        timer = harness.broker.parts.timer
         assert timer.indexed_to == 30
         now_ms = harness.now_ms // 1000 * 1000
         return TurnPlan("", 2, 2, now_ms, 0, 30, now_ms, now_ms + 9000, 30, timer.log.end)
@@ -128,7 +128,7 @@ class TestInvalidAnswers:
     @staticmethod
     def view(harness: BrokerHarness, plan: TurnPlan, bend: Any) -> WireView:
         """Return a view over answers that `bend` changes."""
-        chosen = harness.broker.context.settings
+        chosen = harness.broker.parts.settings
         sizes = store_sizes(chosen)
         files = StoreView(chosen.store.path, sizes)
 
@@ -196,7 +196,7 @@ class TestReadRequests:
     def ask(self, harness: BrokerHarness, kind: str, ranges: list[tuple[int, int]], **fields: Any) -> Any:
         raw = np.array(ranges, RANGE).tobytes() if ranges else b""
         named = {
-            "epoch": harness.broker.context.timer.turns.epoch,
+            "epoch": harness.broker.parts.timer.turns.epoch,
             "turn": 1,
             "kind": kind,
             "name": TIMER_QUEUE,
@@ -256,7 +256,7 @@ class TestReadRequests:
         self, harness: BrokerHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, name: str
     ) -> None:
         """Neither other stores nor other queues of this store can be read."""
-        queues = harness.broker.context.paths.consume_queue("T", 0).parent.parent
+        queues = harness.broker.parts.paths.consume_queue("T", 0).parent.parent
         for folder in (tmp_path / "evil" / "0", queues.parent / "evil" / "0", queues / "evil" / "0"):
             folder.mkdir(parents=True)
             (folder / ("0" * 20)).write_bytes(b"SECRET".ljust(6000))
@@ -273,11 +273,11 @@ class TestReadRequests:
             harness.submit(harness.send_command("Other", bytes(4000)))
         harness.tick()
         assert self.ask(harness, "record", [(0, 100)]).code == ResponseCode.SUCCESS
-        remove = harness.broker.context.store.log.files.drop_before(1 << 20)
+        remove = harness.broker.parts.store.log.files.drop_before(1 << 20)
         assert remove is not None
         remove()
-        harness.broker.context.pipeline.reader = PortionReader(
-            harness.broker.context.paths.root, store_sizes(harness.broker.context.settings)
+        harness.broker.parts.pipeline.reader = PortionReader(
+            harness.broker.parts.paths.root, store_sizes(harness.broker.parts.settings)
         )
         assert self.ask(harness, "record", [(0, 100)]).code == ResponseCode.PULL_OFFSET_MOVED
 
@@ -315,7 +315,7 @@ class TestReadRequests:
             harness.run_jobs()
             assert asked.answer is not None and asked.answer.code == 0
             late = harness.submit(self.command(harness, [(0, 20)]))
-            harness.advance(harness.broker.context.settings.requests.response_timeout_ms)
+            harness.advance(harness.broker.parts.settings.requests.response_timeout_ms)
             assert late.answer is not None and late.answer.code == ResponseCode.SYSTEM_BUSY
 
     @staticmethod
@@ -323,7 +323,7 @@ class TestReadRequests:
         from wheelmq.formats.wire import headers
         from wheelmq.formats.wire.frame import Command
 
-        ext = headers.texts(epoch=harness.broker.context.timer.turns.epoch, turn=1, kind="queue", name=TIMER_QUEUE)
+        ext = headers.texts(epoch=harness.broker.parts.timer.turns.epoch, turn=1, kind="queue", name=TIMER_QUEUE)
         return Command(code=RequestCode.WMQ_PIPELINE_READ, ext=ext, body=np.array(ranges, RANGE).tobytes())
 
 
@@ -337,7 +337,7 @@ def test_only_flushed_records_and_units_are_sent(tmp_path: Path) -> None:
         plan = model.plan()
         assert plan is not None
         harness.send("T", delay_ms=3000)
-        log = harness.broker.context.store.log
+        log = harness.broker.parts.store.log
         assert log.synced < log.end
         view = model.wire_view(plan.turn)
         assert len(staging.read_index(view, 0, 1, write_ms=0, turn=1)) == 1

@@ -22,7 +22,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> StorePaths:
             harness.send("T", b"%d" % i + bytes(1200), queue_id=1, properties={props.KEYS: f"k{i}"})
         harness.send("T", b"timer", delay_ms=15_000)
         harness.advance(4000, PipelineModel(harness).work)
-        return harness.broker.context.paths
+        return harness.broker.parts.paths
 
 
 def rows(path: Path) -> list[Row]:
@@ -91,5 +91,5 @@ def test_an_unknown_file_is_rejected(tmp_path: Path, name: str) -> None:
 def test_a_topic_with_the_name_of_a_folder_is_printed(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path) as harness:
         harness.send("commitlog")
-        [path] = harness.broker.context.paths.consume_queue("commitlog", 0).iterdir()
+        [path] = harness.broker.parts.paths.consume_queue("commitlog", 0).iterdir()
     assert [row["queue_offset"] for row in rows(path)] == [0]

@@ -1,0 +1,47 @@
+"""The parts whose figures the broker reports: to monitoring, to the dashboard and to administrators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wheelmq.broker.admission.overload import OverloadGuard
+from wheelmq.broker.admission.sends import Admission
+from wheelmq.broker.engine import Engine
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.state.topics import Topics
+from wheelmq.broker.statistics import BrokerStats
+from wheelmq.broker.steps import Steps
+from wheelmq.broker.timer_progress import TimerRates
+from wheelmq.broker.transactions.transactions import Transactions
+from wheelmq.broker.turns.coordinator import TurnCoordinator
+from wheelmq.delay.release import Releaser
+from wheelmq.observe.ticks import Ticks
+from wheelmq.system.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSources:
+    """The parts that metrics read. No metric changes one of them."""
+
+    settings: BrokerSettings
+    clock: Clock
+    boot_ms: int
+    """The time of the start, in milliseconds since 1970."""
+    engine: Engine
+    releaser: Releaser
+    pipeline: TurnCoordinator
+    transactions: Transactions
+    topics: Topics
+    stats: BrokerStats
+    timer_rates: TimerRates
+    admission: Admission
+    overload: OverloadGuard
+    ticks: Ticks
+    steps: Steps
+    request_counts: Counter[str]
+    """Requests by outcome: `served`, `failed`, `unsupported` (served by the default processor), and those that
+    the overload guard rejected: `rejected`, `overloaded`, `timed_out`."""
+    shell_figures: Callable[[], dict[str, int]]
+    """Returns the counters of the sockets, by name."""
