@@ -30,7 +30,7 @@ class Deferred:
     The part that makes the answer calls `give` or `fail`. The answer may be another deferred one.
     """
 
-    __slots__ = ("_given", "_taker", "is_accepted", "is_over", "reply")
+    __slots__ = ("_taker", "given", "is_accepted", "is_over", "reply")
 
     def __init__(self, reply: Command | None = None) -> None:
         self.reply = reply
@@ -39,7 +39,8 @@ class Deferred:
         """Whether the request counts as served before its answer is known."""
         self.is_over = False
         """Whether the answer was given, or nobody gets one any more."""
-        self._given: Given = None
+        self.given: Given = None
+        """The answer or the exception, once it is over."""
         self._taker: Callable[[Given], object] | None = None
 
     def accept(self) -> None:
@@ -50,7 +51,7 @@ class Deferred:
         """Give the answer; None if there is none. Has no effect once the deferred answer is over."""
         if self.is_over:
             return
-        self.is_over, self._given = True, answer
+        self.is_over, self.given = True, answer
         taker, self._taker = self._taker, None
         if taker is not None:
             taker(answer)
@@ -60,9 +61,14 @@ class Deferred:
         self.give(error)
 
     def callback(self, make: Callable[[R], Answer]) -> Callable[[R], None]:
-        """Return a function that takes a result, and gives the answer that `make` returns for it, or its exception."""
+        """Return a function that takes a result, and gives the answer that `make` returns for it, or its exception.
+
+        Once the deferred answer is over, the function does nothing.
+        """
 
         def take(result: R) -> None:
+            if self.is_over:
+                return
             try:
                 answer = make(result)
             except Exception as error:
@@ -76,7 +82,7 @@ class Deferred:
         """Pass the answer, or the exception, to `take` once it is given. Several functions are called in order."""
         first = self._taker
         if self.is_over:
-            take(self._given)
+            take(self.given)
         elif first is None:
             self._taker = take
         else:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from functools import partial
-from typing import Final
 
 from wheelmq.broker.admission.failed_puts import FailedPuts
 from wheelmq.broker.admission.overload import OverloadGuard
@@ -24,6 +23,7 @@ from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.handler_table import BoundHandler
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.request import Request
+from wheelmq.broker.turns.rejections import turn_rejection
 from wheelmq.delay.timer.turns import LeaseHeld, Stale, TurnRejected
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import BodyError
@@ -36,13 +36,6 @@ from wheelmq.system.clock import Clock
 from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
-
-_TURN_ERRORS: Final = {
-    LeaseHeld: (ResponseCode.NO_PERMISSION, "LEASE_HELD"),
-    Stale: (ResponseCode.INVALID_PARAMETER, "STALE"),
-    TurnRejected: (ResponseCode.ILLEGAL_OPERATION, "TURN_REFUSED"),
-}
-"""Code and first word of the answers that reject a request of the pipeline (docs/formats/turns.md)."""
 
 
 class Dispatch:
@@ -158,8 +151,7 @@ class Dispatch:
             case PeerError():
                 return Command(code=error.code, remark=error.remark, ext=error.ext)
             case LeaseHeld() | Stale() | TurnRejected():
-                code, word = _TURN_ERRORS[type(error)]
-                return Command(code=code, remark=f"{word}: {error}")
+                return turn_rejection(error)
             case HeaderError() | BodyError():
                 return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
             case DiskFull():

@@ -11,11 +11,10 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
-from wheelmq.broker.answers import Deferred, Given, PeerError
+from wheelmq.broker.answers import Deferred, PeerError
 from wheelmq.broker.arrivals import Matches, is_of_a_tag
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.request import Request
@@ -221,19 +220,23 @@ class Holds:
     ) -> Deferred:
         """Hold a request until another part gives `answer`, or until the deadline, for the answer of `on_deadline`.
 
-        Otherwise it is like `wait`.
+        Otherwise it is like `wait`. Ends `answer` if the request gets another one, or none.
         """
         if answer.is_over:
             return answer
+        key = object()
 
         def attempt(last: bool) -> Command | None:
-            return on_deadline() if last else None
+            given = answer.given
+            if isinstance(given, Exception):
+                raise given
+            assert not isinstance(given, Deferred), "a worker or a slice gives its answer itself"
+            return on_deadline() if given is None and last else given
 
-        held = _Held(request.connection, object(), self._clock.monotonic_ms() + timeout_ms, attempt, None, answer)
-        self._hold(held, is_oneway=request.command.is_oneway)
-        if not answer.is_over:
-            answer.when_given(partial(self._leave, self._serial, held))
-        return answer
+        held = self.wait(request, key, timeout_ms, attempt)
+        held.when_given(lambda _: answer.give(None))
+        answer.when_given(lambda _: self.wake(key))
+        return held
 
     def _hold(self, held: _Held, *, is_oneway: bool) -> None:
         """Hold a request under the next serial, or end it. Raises PeerError."""
@@ -254,11 +257,6 @@ class Holds:
         waiting.add(self._serial, held)
         self._by_connection.setdefault(peer, {})[self._serial] = held
         heapq.heappush(self._deadlines, (held.deadline_ms, self._serial, held.key))
-
-    def _leave(self, serial: int, held: _Held, given: Given) -> None:
-        """Forget a request whose answer another part has given."""
-        if serial in self._by_connection.get(id(held.connection), ()):
-            self._forget(serial, held)
 
     def has(self, key: object) -> bool:
         """Return whether any request waits for `key`."""

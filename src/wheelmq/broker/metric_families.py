@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.overdue import overdue
+from wheelmq.broker.overview import LATENESS_MS, waiting_by_place
 from wheelmq.delay import intake
 from wheelmq.observe.histogram import Histogram
 
@@ -27,7 +28,6 @@ message."""
 ARMED_BY: Final = ("pipeline", "wheel_lane", "index_lane", "near_lane", "block_lane", "recovery")
 """Parts that arm messages. Each has its sample from the start, so that an alarm sees its first message."""
 
-LATENESS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
 TURN_S: Final = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 FINISH_S: Final = (5, 60, 600, 3600, 43_200, 86_400)
 TICK_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)
@@ -213,14 +213,6 @@ class Families:
         family = HistogramMetricFamily(name, text, labels=list(self._labels))
         family.add_metric(list(self._labels.values()), *_buckets(histogram, bounds))
         return family
-
-
-def waiting_by_place(sources: MetricSources) -> dict[str, int]:
-    """Return the number of pending messages in the timer, in level queues and in blocks."""
-    timer = sources.engine.timer
-    in_all, in_blocks = int(timer.pending.counts.by_queue.sum()), sources.engine.block_scheduler.waiting
-    in_levels = timer.pending.levels.count_pending()
-    return {"timer": max(0, in_all - in_blocks - in_levels), "level": in_levels, "block": in_blocks}
 
 
 def _buckets(histogram: Histogram, bounds: tuple[float, ...]) -> tuple[list[tuple[str, float]], float]:

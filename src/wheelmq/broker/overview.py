@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from wheelmq.broker.metric_families import LATENESS_MS, waiting_by_place
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.overdue import overdue
 from wheelmq.broker.statistics import GROUP_GET_NUMS, TOPIC_PUT_NUMS
 
+LATENESS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
 MINUTE_MS: Final = 60_000
 MINUTES: Final = 60
 TOPICS_MAX: Final = 200
@@ -38,6 +38,14 @@ def overview(sources: MetricSources, topics_max: int) -> dict[str, Any]:
         "oldest_unindexed_ms": sources.pipeline.pace.oldest_unindexed_ms(sources.clock.monotonic_ms()),
         **topic_figures(sources, min(topics_max, TOPICS_MAX)),
     }
+
+
+def waiting_by_place(sources: MetricSources) -> dict[str, int]:
+    """Return the number of pending messages in the timer, in level queues and in blocks."""
+    timer = sources.engine.timer
+    in_all, in_blocks = int(timer.pending.counts.by_queue.sum()), sources.engine.block_scheduler.waiting
+    in_levels = timer.pending.levels.count_pending()
+    return {"timer": max(0, in_all - in_blocks - in_levels), "level": in_levels, "block": in_blocks}
 
 
 def wheel_by_minute(sources: MetricSources) -> list[list[int]]:

@@ -81,7 +81,6 @@ class _NameServer:
         self.is_registered = False
         """Whether it has accepted a registration."""
         self._caller = RpcClient(address, on_lost=self.wanted.set)
-        self._limited_log = RateLimitedLog(log, clock.monotonic)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -129,7 +128,7 @@ class _NameServer:
         other = answer.ext.get(REPLACED_ADDRESS)
         if other is None:
             return
-        self._limited_log.warn(
+        self._log.warn(
             "twin",
             "name server %s knows another broker with the name %r and the id %d, at %s: each registration replaces "
             "the routes of the other broker. Give one of the two another broker_name",

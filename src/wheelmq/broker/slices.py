@@ -43,13 +43,14 @@ class Slices:
         now = self._run_slice(steps)
         if now is not None:
             return now
+        answer = Deferred()
         try:
-            answer = self._holds.with_deadline(request, Deferred(), self._timeout_ms(), _late)
+            held = self._holds.with_deadline(request, answer, self._timeout_ms(), _late)
         except PeerError:
             steps.close()
             raise
         self._under_way.append((steps, answer))
-        return answer
+        return held
 
     def has_more(self) -> bool:
         return bool(self._under_way)

@@ -78,7 +78,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.peer = Host(socket.inet_pton(family, address.partition("%")[0]), port)
         self._writer = AnswerWriter(self._server.log, transport)
         self.is_open = True
-        self._server.connections.add(self)
+        self._server.connections[self] = None
         if self._server.memory_guard.is_on:
             self.rest()
 
@@ -189,7 +189,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._drop_received()
         self._server.round_robin.forget(self)
         if self in self._server.connections:
-            self._server.connections.discard(self)
+            del self._server.connections[self]
             self._server.core.connection_lost(self)
             self._server.schedule_tick()
 
@@ -305,7 +305,8 @@ class Server:
         self.sockets = sockets or SocketOptions()
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
         """The buffer that all connections read into, one after another."""
-        self.connections: set[ServerConnection] = set()
+        self.connections: dict[ServerConnection, None] = {}
+        """In the order in which they opened. After a pause for memory they continue in this order."""
         self.dirty: list[ServerConnection] = []
         self.memory_guard = MemoryGuard(self.loop, self.limits.bytes_in_flight_max, self.connections, self.write)
         self.round_robin = RoundRobin(self.loop.time)

@@ -26,6 +26,19 @@ def got(answer: Deferred) -> list[Given]:
     return got
 
 
+def test_a_callback_makes_no_answer_once_it_is_over(answer: Deferred) -> None:
+    made: list[int] = []
+
+    def make(result: int) -> Answer:
+        made.append(result)
+        return SECOND
+
+    take = answer.callback(make)
+    answer.give(FIRST)
+    take(1)
+    assert made == []
+
+
 class TestGive:
     def test_an_answer_is_passed_on_once_it_is_given(self, answer: Deferred, got: list[Given]) -> None:
         assert got == [] and not answer.is_over

@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import re
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -255,6 +257,11 @@ def test_metrics_show_a_missing_pipeline_and_overdue_messages(tmp_path: Path) ->
         harness.send("T", delay_ms=20_000)
         harness.advance(4000, model.work, 500)
         assert samples_by(harness)["wheelmq_fallback_active", ""] == 0 and not pipeline_problem(harness.broker.parts)
+
+
+def test_a_broker_without_the_exporter_does_not_load_its_library() -> None:
+    code = "import sys, wheelmq.broker.app; sys.exit('prometheus_client' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_family_is_documented(harness: BrokerHarness) -> None:

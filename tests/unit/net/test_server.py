@@ -155,6 +155,21 @@ def test_a_header_nested_too_deep_closes_its_connection() -> None:
     assert serve(core, play).bad_frames == 1
 
 
+def test_connections_continue_in_the_order_in_which_they_opened() -> None:
+    """The memory guard pauses them and lets them continue in this order."""
+
+    async def play(server: Server, peer: Peer) -> None:
+        names, open_writers = [peer[1].get_extra_info("sockname")], []
+        for _ in range(30):
+            _, writer = await asyncio.open_connection(*peer[1].get_extra_info("peername"))
+            open_writers.append(writer)  # the peer closes a connection without references
+            names.append(writer.get_extra_info("sockname"))
+            await until(lambda: len(server.connections) == len(names))
+        assert [one.peer.port for one in server.connections] == [port for _, port in names]
+
+    serve(FakeCore(), play)
+
+
 def test_a_failed_tick_is_retried_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "FAILED_TICK_MS", 3_600_000)
     core = FakeCore()

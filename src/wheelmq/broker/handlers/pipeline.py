@@ -13,7 +13,8 @@ from wheelmq.broker.handler_table import HandlerTable
 from wheelmq.broker.request import Request
 from wheelmq.broker.store_sizes import store_sizes
 from wheelmq.broker.turns.coordinator import TurnCoordinator
-from wheelmq.delay.timer.turns import Holder, Part
+from wheelmq.broker.turns.rejections import turn_rejection
+from wheelmq.delay.timer.turns import Holder, Part, Stale
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -58,7 +59,10 @@ def next_plan(request: Request, context: Context, coordinator: TurnCoordinator) 
     header = request.header(TurnHeader)
 
     def attempt(last: bool) -> Command | None:
-        plan = coordinator.next_plan(header.epoch)
+        try:
+            plan = coordinator.next_plan(header.epoch)
+        except Stale as stale:  # an answer like that of a turn without work: the request is served
+            return turn_rejection(stale)
         if plan is not None:
             return reply(body=msgspec.json.encode(plan))
         return reply(ResponseCode.PULL_NOT_FOUND, "there is no work for a turn") if last else None
