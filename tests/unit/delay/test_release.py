@@ -10,7 +10,7 @@ import pytest
 
 from wheelmq.delay import refs as ref
 from wheelmq.delay import ring
-from wheelmq.delay.park import park
+from wheelmq.delay.park import ParkSettings, park
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.release import Releaser
 from wheelmq.delay.release_pace import BURST_SLICES
@@ -125,7 +125,8 @@ class TestReleasedMessages:
         """Applies to messages with a level in the timer queue. Apache RocketMQ parks them there if configured to."""
         harness.send("T", b"another", queue_id=1)
         parked = Message("T", 0, b"body", {props.TIMER_DELAY_MS: "1000"})
-        park(parked, Millis(harness.now_ms), harness.broker.parts.park_settings)
+        settings = harness.broker.parts.settings
+        park(parked, Millis(harness.now_ms), ParkSettings(settings.timer, settings.levels.levels_ms))
         parked.properties[props.TIMER_DELAY_LEVEL] = "1"
         harness.broker.parts.store.append(parked, real_queue=harness.broker.parts.store.real_queue(parked.properties))
         harness.settle()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
@@ -29,9 +28,8 @@ from wheelmq.formats.wire.bodies import PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB, 
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import VERSION_WITH_MAX_TIMES, SendHeader
+from wheelmq.formats.wire.headers.sending import BATCH_HEAD
 from wheelmq.system.unique_ids import UniqueIds
-
-_INNER_HEAD = struct.Struct(">iiiii")  # of a message in a batch: size, magic, body crc, flag, body size
 
 HANDLERS: Final[HandlerTable[[Context, UniqueIds]]] = HandlerTable()
 
@@ -267,10 +265,10 @@ def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
     found = []
     at = 0
     while at < len(body):
-        if at + _INNER_HEAD.size + 2 > len(body):
+        if at + BATCH_HEAD.size + 2 > len(body):
             raise ValueError(f"batch: {len(body) - at} bytes remain at byte {at}, too few for a message")
-        _, _, _, flag, body_size = _INNER_HEAD.unpack_from(body, at)
-        properties_at = at + _INNER_HEAD.size + body_size
+        _, _, _, flag, body_size = BATCH_HEAD.unpack_from(body, at)
+        properties_at = at + BATCH_HEAD.size + body_size
         if body_size < 0 or properties_at + 2 > len(body):
             raise ValueError(f"batch: the message at byte {at} has a body of {body_size} bytes")
         properties_size = int.from_bytes(body[properties_at : properties_at + 2], "big", signed=True)
@@ -278,7 +276,7 @@ def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
         if properties_size < 0 or end > len(body):
             raise ValueError(f"batch: the message at byte {at} has {properties_size} bytes of properties")
         text = body[properties_at + 2 : end].decode("utf-8", "replace")
-        found.append((flag, body[at + _INNER_HEAD.size : properties_at], props.parse(text)))
+        found.append((flag, body[at + BATCH_HEAD.size : properties_at], props.parse(text)))
         at = end
     return found
 
