@@ -10,10 +10,10 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint kernels bounds compat fuzz crash brokers hang crowd states sweeps sim bench lock clean
+.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash brokers hang crowd states sweeps sim bench lock clean
 
 help: ## Say what can be made.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv with everything that is needed, from locked requirements.
 
@@ -42,6 +42,12 @@ kernels: install ## Compile the kernels for this machine, as whatever needs them
 test: install ## Look at style and types, then run the tests.
 	$(MAKE) --no-print-directory -j 2 lint kernels
 	$(BIN)/pytest -n 3
+	WHEELMQ_KERNELS=compiled $(BIN)/pytest -n 2 --share $(or $(SHARE),8) tests/unit/delay tests/unit/store tests/unit/broker
+
+# The unit, property and simulation tests run the plain code otherwise.
+test-compiled: install kernels ## Run them with compiled kernels, with 200 seeds (SEEDS=n FROM=n; 15 min).
+	WHEELMQ_KERNELS=compiled $(BIN)/pytest -n 3 tests/unit tests/property tests/fuzz tests/sim
+	WHEELMQ_KERNELS=compiled $(BIN)/python -m wheelmq.testing.simulation --seeds $(or $(SEEDS),200) --from $(or $(FROM),0)
 
 bounds: install ## Run the tests of the kernels with every index checked (5 min).
 	BOUNDS=whole $(BIN)/pytest tests/twin/test_bounds.py

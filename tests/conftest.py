@@ -1,4 +1,7 @@
-"""Rules for all tests: their distribution over processes, and tests that need a JDK and Maven.
+"""Rules for all tests: their code, their distribution over processes, and tests that need a JDK and Maven.
+
+A test runs the kernels or the plain code. WHEELMQ_KERNELS=compiled or =plain decides it for all tests but those with
+a mark. Without it, the unit tests, the property tests and the simulation run the plain code.
 
 Without a JDK and Maven those tests are skipped with a visible notice. In CI they fail.
 """
@@ -6,13 +9,17 @@ Without a JDK and Maven those tests are skipped with a visible notice. In CI the
 from __future__ import annotations
 
 import os
+import zlib
+from collections.abc import Generator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from compat.apache.maven import java_and_maven_found
+from wheelmq.formats.kernels import jit
 
 NO_JAVA = java_and_maven_found()
 IS_CI = os.environ.get("CI") == "true"
@@ -35,7 +42,41 @@ LONG = (
 """The slowest files and folders, in this order. They start first, so that no process runs alone at the end."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+PLAIN = ("unit", "property", "sim")
+"""The folders whose tests run the plain code by default."""
+BOTH = ("twin", "golden")
+"""The folders whose tests compare the kernels and the plain code."""
+
+jit.use_cache()  # with WHEELMQ_KERNELS=plain too: marked tests call kernels
+
+
+def mode_of(item: pytest.Item) -> str:
+    """Return the code that a test runs: `compiled` or `plain`."""
+    folder = item.path.relative_to(FOLDER).parts[0] if item.path.is_relative_to(FOLDER) else ""
+    if item.get_closest_marker("kernels") is not None or folder in BOTH:
+        return "compiled"
+    if item.get_closest_marker("plain") is not None:
+        return "plain"
+    return os.environ.get("WHEELMQ_KERNELS") or ("plain" if folder in PLAIN else "compiled")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with mock.patch.object(jit, "MODE", mode_of(item)):
+        return (yield)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share", type=int, default=1, metavar="N", help="run one test of N, always the same ones")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    share = config.getoption("--share")
+    left_out = [item for item in items if zlib.crc32(item.nodeid.encode()) % share]
+    if left_out:
+        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % share == 0]
+        config.hook.pytest_deselected(items=left_out)
+
     def rank(item: pytest.Item) -> int:
         return next((i for i, name in enumerate(LONG) if item.path.is_relative_to(FOLDER / name)), len(LONG))
 

@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
+from wheelmq.formats.kernels import jit
 from wheelmq.testing.simulation import Simulation
 from wheelmq.testing.simulation.__main__ import main
 from wheelmq.testing.simulation.spark import Driver
 
 
-@pytest.mark.parametrize("first", [0, 5, 10, 15])
+@pytest.mark.parametrize("first", [0, 5, 10, 15, pytest.param(20, marks=pytest.mark.kernels)])
 def test_the_simulation_finds_no_violation(first: int) -> None:
     for seed in range(first, first + 5):
         outcome = Simulation(seed).run()
@@ -46,7 +47,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
     command = [sys.executable, "-m", "wheelmq.testing.simulation", "--seed", "3", "--steps", "60"]
-    environment = {**os.environ, "WHEELMQ_KERNELS": "plain", "PYTHONHASHSEED": "7"}
+    environment = {**os.environ, "WHEELMQ_KERNELS": jit.MODE, "PYTHONHASHSEED": "7"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert f"seed 3: {Simulation(3, steps=60).run().digest}" in run.stdout
 

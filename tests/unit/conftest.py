@@ -1,27 +1,15 @@
-"""The fixtures of unit tests: plain code instead of kernels, and a broker in its own folder."""
+"""The fixtures of unit tests: a broker in its own folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
-from wheelmq.formats.kernels import jit
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
-
-
-@pytest.fixture(autouse=True)
-def plain_code(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Disable kernels. Their own tests compare them with the plain code."""
-    if request.node.get_closest_marker("kernels") is not None:
-        yield
-        return
-    with mock.patch.object(jit, "available", return_value=False):
-        yield
 
 
 @pytest.fixture

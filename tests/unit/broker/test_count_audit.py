@@ -103,6 +103,7 @@ class TestRecount:
     def test_a_recount_includes_messages_sent_and_cancelled_meanwhile(
         self, harness: BrokerHarness, reading: HeldWorker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(recount, "STEP_UNITS", 3)
         monkeypatch.setattr(recount, "STEP_UNITS_PLAIN", 3)
         waiting = fill(harness)
         falsify(harness)

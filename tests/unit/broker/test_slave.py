@@ -24,7 +24,9 @@ def stored(harness: BrokerHarness) -> int:
     return harness.broker.parts.store.log.end
 
 
-@pytest.mark.parametrize("kernels", [pytest.param(True, marks=pytest.mark.kernels), False])
+@pytest.mark.parametrize(
+    "kernels", [pytest.param(True, marks=pytest.mark.kernels), pytest.param(False, marks=pytest.mark.plain)]
+)
 def test_a_slave_rejects_sends_of_every_kind(tmp_path: Path, kernels: bool) -> None:
     with BrokerHarness(tmp_path, broker_id=1) as harness:
         assert (harness.broker.parts.fast_send is not None) == kernels

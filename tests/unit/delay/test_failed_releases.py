@@ -23,6 +23,8 @@ from wheelmq.testing.clock import START_MS
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
+pytestmark = pytest.mark.plain  # the errors come from functions of the plain code
+
 FailAppends = Callable[..., None]
 SECOND_TRY_MS = RETRY_MS * 3 // 2 + STEP_MS
 """The second try comes within this time."""

@@ -423,8 +423,6 @@ class TestAhead:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool
     ) -> None:
         """From the page of the start to the page of the end, and no further. The twin does the same as the kernel."""
-        if is_compiled and not jit.available():
-            pytest.skip("kernels are off")
         page = mmap.PAGESIZE
         monkeypatch.setattr(jit, "available", lambda: is_compiled)
         monkeypatch.setattr("wheelmq.system.disk.POPULATED_BYTES", 8 * page)

@@ -67,7 +67,7 @@ def _cpu() -> str:
     return platform.processor()
 
 
-def _use_cache() -> None:
+def use_cache() -> None:
     """Set Numba's cache to our folder. This must run before the first kernel is defined."""
     import numba
 
@@ -145,4 +145,4 @@ def compiling(say: Callable[[str], None], *lists: str) -> Iterator[None]:
 
 
 if available():
-    _use_cache()
+    use_cache()

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections import Counter
 
+from wheelmq.formats.kernels import jit
 from wheelmq.testing.simulation.simulation import STEPS, Simulation
 from wheelmq.testing.simulation.spark import Driver
 
@@ -48,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _command(seed: int, steps: int, driver: Driver | None) -> str:
     """Return the commands that repeat the run."""
     chosen = f"make sim SEED={seed}" + (f" STEPS={steps}" if steps != STEPS else "")
+    chosen += " WHEELMQ_KERNELS=compiled" if jit.available() else ""
     options = f"--seed {seed} --steps {steps}" + (f" --driver {driver}" if driver is not None else "")
     return f"{chosen}   (python -m wheelmq.testing.simulation {options} --trace)"
 
