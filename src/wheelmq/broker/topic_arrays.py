@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.topics import Topics
+from wheelmq.delay.rebuild import PARKED_TOPICS
 from wheelmq.formats import names
 from wheelmq.formats.kernels import topics
 from wheelmq.formats.kernels.numbers import FNV_PRIME, FNV_START
@@ -146,6 +147,9 @@ class TopicArrays:
 
 
 def _queue_count(config: TopicConfig) -> int:
+    """Return the number of queues for kernels. A topic of parked messages has none: the plain code decides there."""
+    if config.topic_name in PARKED_TOPICS:
+        return 0
     return max(config.read_queue_nums, config.write_queue_nums)
 
 

@@ -10,6 +10,9 @@ from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long
 from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC, topic_problem
 
+PARKED_TOPICS = (TIMER_TOPIC, SCHEDULE_TOPIC, BLOCK_TOPIC)
+"""The topics of parked messages. No release appends to them."""
+
 
 class Unreleasable(ValueError):
     """The parked record does not name a valid real topic and queue. The text says why."""
@@ -41,7 +44,7 @@ def real_queue(properties: dict[str, str]) -> tuple[str, int]:
     topic = properties.get(props.REAL_TOPIC, "")
     queue_id = java_long(properties.get(props.REAL_QID, ""))
     problem = topic_problem(topic)
-    if problem or topic in (TIMER_TOPIC, SCHEDULE_TOPIC, BLOCK_TOPIC):
+    if problem or topic in PARKED_TOPICS:
         raise Unreleasable(f"REAL_TOPIC is {topic!r}: {problem or 'it is a topic of parked messages'}")
     if queue_id is None or not 0 <= queue_id < 1 << 31:
         raise Unreleasable(f"REAL_QID is {properties.get(props.REAL_QID)!r}")

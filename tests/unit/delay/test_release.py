@@ -11,6 +11,7 @@ import pytest
 from wheelmq.delay import refs as ref
 from wheelmq.delay import ring
 from wheelmq.delay.park import ParkSettings, park
+from wheelmq.delay.rebuild import PARKED_TOPICS
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.release import Releaser
 from wheelmq.delay.release_pace import BURST_SLICES
@@ -378,6 +379,16 @@ class TestPoison:
         harness.advance(5000)
         assert len(harness.read_queue(DEAD_LETTER_TOPIC)) == 1
 
+    @pytest.mark.kernels
+    @pytest.mark.parametrize("topic", PARKED_TOPICS)
+    def test_the_kernel_releases_nothing_to_a_topic_of_parked_messages(
+        self, harness: BrokerHarness, topic: str
+    ) -> None:
+        index = park_raw(harness, {props.REAL_TOPIC: topic, props.REAL_QID: "0", **due(1000)})
+        harness.advance(1000)
+        (record,) = harness.read_queue(DEAD_LETTER_TOPIC)
+        assert record.message.properties[props.WMQ_ORIGIN] == origin_text(timer_origin(index))
+
     def test_a_message_without_room_for_its_origin_is_a_dead_letter(self, harness: BrokerHarness) -> None:
         block = {**REAL, **due(1000)}
         block["own"] = "x" * (props.PROPERTIES_BYTES_MAX - len(props.encode(block)) - 5)
@@ -463,6 +474,7 @@ class TestFullDisk:
 
 
 class TestRing:
+    @pytest.mark.plain  # the kernel appends by itself
     def test_a_disk_error_loses_no_message(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(5):
             harness.send("T", b"%d" % i, delay_ms=1000)
