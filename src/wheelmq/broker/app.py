@@ -7,6 +7,7 @@ import gc
 import logging
 import random
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,6 +39,28 @@ MEMORY_CHECK_MS = 5000
 log = logging.getLogger(__name__)
 
 
+class _Shell:
+    """The way of the broker and its workers to the server, which opens after the broker."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._server: Server | None = None
+
+    def open(self, server: Server) -> None:
+        self._server = server
+
+    def on_loop(self, callback: Callable[[], None]) -> None:
+        """Call `callback` on the loop, and then tick. Any thread may call this."""
+        if self._server is not None:
+            self._server.on_loop(callback)
+        else:
+            self._loop.call_soon_threadsafe(callback)
+
+    def figures(self) -> dict[str, int]:
+        """Return the counters of the sockets, by name."""
+        return {} if self._server is None else self._server.figures()
+
+
 class BrokerApp:
     """A broker that listens and registers itself."""
 
@@ -63,10 +86,9 @@ class BrokerApp:
         if (warning := body_size_warning(self.settings)) is not None:
             log.warning(warning)
         keep_freed_memory()
-        workers = self._workers = Workers.of(
-            lambda name: ThreadWorker(name, lambda callback: self._on_loop(loop, callback))
-        )
-        self.broker = open_broker(
+        shell = _Shell(loop)
+        workers = self._workers = Workers.of(lambda name: ThreadWorker(name, shell.on_loop))
+        broker = self.broker = open_broker(
             self.settings,
             disk=Disk(),
             clock=SystemClock(),
@@ -74,15 +96,16 @@ class BrokerApp:
             randomness=random.Random(),
             origin=self._origin,
             hooks=self.hooks,
-            shell_figures=self._shell_figures,
+            shell_figures=shell.figures,
         )
+        registration = self.registration = Registrar(self.settings, broker.parts.topics, broker.parts.clock)
         self._server = Server(
-            self.broker,
+            broker,
             limits=_limits(self.settings),
             sockets=_socket_options(self.settings.broker),
-            after_tick=self._after_tick,
+            after_tick=lambda: self._after_tick(broker, registration),
         )
-        self.registration = Registrar(self.settings, self.broker.parts.topics, self.broker.parts.clock)
+        shell.open(self._server)
         await self._server.listen(self.settings.broker.listen_host, self.settings.broker.listen_port)
         if self.settings.connections.fast_port:
             await self._listen_fast()
@@ -90,9 +113,9 @@ class BrokerApp:
             from wheelmq.broker.exporter import Exporter  # only this exporter loads its library
 
             host, port = self.settings.metrics.prom_host, self.settings.metrics.prom_port
-            self.exporter = Exporter(self.broker.parts.metric_sources, loop, host, port)
-        self._add_memory_tasks(self.broker, workers)
-        self.registration.start()
+            self.exporter = Exporter(broker.parts.metric_sources, loop, host, port)
+        self._add_memory_tasks(broker, workers)
+        registration.start()
         gc.collect()
         gc.freeze()  # later collections check only objects that requests create
 
@@ -130,21 +153,9 @@ class BrokerApp:
                 FAST_PORT_BELOW,
             )
 
-    def _on_loop(self, loop: asyncio.AbstractEventLoop, callback: object) -> None:
-        assert callable(callback)
-        if self._server is not None:
-            self._server.on_loop(callback)
-        else:
-            loop.call_soon_threadsafe(callback)
-
-    def _shell_figures(self) -> dict[str, int]:
-        return {} if self._server is None else self._server.figures()
-
-    def _after_tick(self) -> None:
-        if self.broker is None or self.registration is None:
-            return  # the start is not over
-        self.registration.poll()
-        if self.broker.parts.health.failure is not None:
+    def _after_tick(self, broker: Broker, registration: Registrar) -> None:
+        registration.poll()
+        if broker.parts.health.failure is not None:
             self.stopped.set()
 
     async def stop(self) -> None:

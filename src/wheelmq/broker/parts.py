@@ -42,7 +42,6 @@ from wheelmq.broker.timer_progress import TimerRates
 from wheelmq.broker.timer_stops import TimerStops
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.checks import TransactionChecks
-from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.broker.turns.coordinator import TurnCoordinator
 from wheelmq.broker.turns.opening import open_turns
@@ -87,15 +86,15 @@ class Parts:
         self.settings, self.clock = settings, clock
         self.health = StoreHealth(clock)
         self.disk, self.workers, self.randomness = disk, workers, randomness
-        self.configuration = Configuration(
-            BROKER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
-        )
         self.engine, recovered_ends = open_engine(settings, disk=disk, clock=clock, workers=workers)
         self.store, self.timer, self.block_scheduler = self.engine.store, self.engine.timer, self.engine.block_scheduler
         self.generations, self.searches, self.index = self.engine.generations, self.engine.searches, self.engine.index
         self.paths, self.host = self.store.paths, self.engine.host
         self._open_tables()
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
+        self.transactions = Transactions(
+            self.store, self.topics, self.consumer_offsets, settings, recovered_ends, workers.background
+        )
         self.snapshots = self._open_snapshots()
         self.delay_offsets = self._open_delay_offsets()
         self.preallocator = self._open_preallocator()
@@ -122,7 +121,6 @@ class Parts:
         """None when kernels are off: the plain code then serves every frame."""
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.requests.response_timeout_ms)
         self._open_timer_upkeep()
-        self.transactions = self._open_transactions(recovered_ends)
         self.transaction_checks = TransactionChecks(
             self.transactions, self.store, settings, self.clients, self.calls, self.admission.rejection
         )
@@ -130,6 +128,9 @@ class Parts:
         self.puts = self._open_puts()
         self.context = self._open_context()
         self.metric_sources = self._open_metric_sources(shell_figures)
+        self.configuration = Configuration(
+            BROKER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
+        )
 
     def _open_puts(self) -> Puts:
         return Puts(
@@ -267,17 +268,6 @@ class Parts:
             want_flush=self.flush.want,
             has_burst=self.releaser.has_burst,
             earliest_in_hand_ms=self.releaser.earliest_in_hand_ms,
-        )
-
-    def _open_transactions(self, recovered_ends: RecoveredEnds) -> Transactions:
-        return Transactions(
-            self.store,
-            self.topics,
-            self.consumer_offsets,
-            self.settings,
-            recovered_ends,
-            self.workers.background,
-            is_snapshot_due=self.snapshots.is_due,
         )
 
     @property

@@ -86,7 +86,7 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
         ),
         TickTask(
             "transactions",
-            lambda at: run(lambda: parts.transactions.tick(at.monotonic_ms)),
+            lambda at: run(lambda: parts.transactions.tick(at.monotonic_ms, parts.snapshots.is_due)),
             lambda at: parts.transactions.next_ms(),
             close=lambda: run(parts.transactions.say_all),
             closes_after_failure=True,

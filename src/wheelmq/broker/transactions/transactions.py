@@ -52,17 +52,11 @@ class Transactions:
         settings: BrokerSettings,
         recovered_ends: RecoveredEnds,
         worker: Worker,
-        *,
-        is_snapshot_due: Callable[[int], bool],
     ) -> None:
-        """Create the object. `worker` saves the counts.
-
-        `is_snapshot_due` returns whether the next snapshot may be taken at a monotonic time.
-        """
+        """Create the object. `worker` saves the counts."""
         self._store = store
         self._topics = topics
         self._worker = worker
-        self._is_snapshot_due = is_snapshot_due
         self.counts = TransactionCounts(store)
         op_bytes_max = min(settings.transactions.op_message_bytes_max, store.record_bytes_max - OP_ROOM_BYTES)
         self._ops = Ops(store, settings.transactions.op_interval_ms, op_bytes_max)
@@ -145,18 +139,18 @@ class Transactions:
 
     # Ticks ---------------------------------------------------------------------------------------------------------
 
-    def tick(self, monotonic_ms: int) -> int:
+    def tick(self, monotonic_ms: int, is_snapshot_due: Callable[[int], bool]) -> int:
         """Save the progress, and write op messages if they are due. Return their number. Raises OSError.
 
         Before a snapshot, all ends are written as op messages, because a start does not read the log before the
-        snapshot.
+        snapshot. `is_snapshot_due` returns whether the next snapshot may be taken at a monotonic time.
         """
         self._move_on()
-        return self.retry.run(monotonic_ms, lambda: self._write_ops(monotonic_ms))
+        return self.retry.run(monotonic_ms, lambda: self._write_ops(monotonic_ms, is_snapshot_due))
 
-    def _write_ops(self, monotonic_ms: int) -> int:
+    def _write_ops(self, monotonic_ms: int, is_snapshot_due: Callable[[int], bool]) -> int:
         due_ms = self._ops.next_ms()
-        is_due = due_ms is not None and (due_ms <= monotonic_ms or self._is_snapshot_due(monotonic_ms))
+        is_due = due_ms is not None and (due_ms <= monotonic_ms or is_snapshot_due(monotonic_ms))
         return self._ops.write() if is_due else 0
 
     def next_ms(self) -> int | None:
