@@ -13,7 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
-from wheelmq.system.disk import Bytes, MappedFile
+from wheelmq.system.mapped_file import Bytes, MappedFile
 from wheelmq.testing.disk import SimulatedDisk
 
 SECTOR_BYTES: Final = 512

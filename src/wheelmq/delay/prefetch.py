@@ -19,7 +19,7 @@ from wheelmq.formats.disk.origin import KIND_BLOCK, KIND_SHIFT
 from wheelmq.formats.units import Millis
 from wheelmq.store.mapped import HeldFiles, MappedSequence
 from wheelmq.store.spans import joined
-from wheelmq.system.disk import MappedFile
+from wheelmq.system.mapped_file import MappedFile
 from wheelmq.system.single_flight import SingleFlight, ignore
 from wheelmq.system.workers import Worker
 

@@ -29,8 +29,8 @@ from wheelmq.formats.kernels.numbers import Bytes
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.clock import Clock
-from wheelmq.system.disk import MappedFile
 from wheelmq.system.failpoint import reach
+from wheelmq.system.mapped_file import MappedFile
 
 HEAD_BYTES: Final = 8
 """Size and magic, which mark bytes as a record."""

@@ -13,7 +13,7 @@ from wheelmq.formats.disk.message import RECORD_BYTES_MIN
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.store.mapped import MappedSequence
-from wheelmq.system.disk import Bytes
+from wheelmq.system.mapped_file import Bytes
 
 TAIL_UNITS: Final = 200
 """Number of units at the tail that are checked first in the search for the last good unit."""

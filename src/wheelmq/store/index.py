@@ -53,7 +53,7 @@ from wheelmq.formats.kernels import index as kernel
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.store import Store
-from wheelmq.system.disk import MappedFile
+from wheelmq.system.mapped_file import MappedFile
 from wheelmq.system.single_flight import SingleFlight
 from wheelmq.system.workers import Worker
 

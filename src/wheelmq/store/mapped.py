@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from wheelmq.formats.disk.paths import file_name, file_start
-from wheelmq.system.disk import Bytes, Disk, DiskFull, MappedFile
+from wheelmq.system.disk import Disk, DiskFull
+from wheelmq.system.mapped_file import Bytes, MappedFile
 
 ZERO_STEP_BYTES: Final = 1 << 16
 """Bytes per step of zeroing by `cut`. A step that is zero already is not written."""

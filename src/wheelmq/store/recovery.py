@@ -41,7 +41,8 @@ from wheelmq.formats.names import BLOCK_TOPIC
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.spans import NEAR_BYTES, joined
-from wheelmq.system.disk import Disk, MappedFile
+from wheelmq.system.disk import Disk
+from wheelmq.system.mapped_file import MappedFile
 
 log = logging.getLogger(__name__)
 

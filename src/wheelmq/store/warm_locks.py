@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from wheelmq.store.mapped import MappedSequence
-from wheelmq.system.disk import MappedFile
+from wheelmq.system.mapped_file import MappedFile
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)

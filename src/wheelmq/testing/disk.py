@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from wheelmq.system.disk import Bytes, Disk, DiskFull, MappedFile, StoreLocked
+from wheelmq.system.disk import Disk, DiskFull, StoreLocked
+from wheelmq.system.mapped_file import Bytes, MappedFile
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512

@@ -27,7 +27,7 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.limits import SocketOptions
 from wheelmq.store.expiry import HOUR_MS
-from wheelmq.system.disk import MappedFile
+from wheelmq.system.mapped_file import MappedFile
 from wheelmq.testing.harness import SMALL, BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 

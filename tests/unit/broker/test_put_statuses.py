@@ -18,7 +18,7 @@ from wheelmq.broker.handler_table import BoundHandler
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.system.disk import MappedFile
+from wheelmq.system.mapped_file import MappedFile
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import Ask, BrokerHarness
 from wheelmq.testing.workers import HeldWorker

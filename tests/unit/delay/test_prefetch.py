@@ -10,7 +10,7 @@ import pytest
 from wheelmq.delay.prefetch import spans_of
 from wheelmq.formats.disk import properties as props
 from wheelmq.store.mapped import MappedSequence
-from wheelmq.system.disk import MappedFile
+from wheelmq.system.mapped_file import MappedFile
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel

@@ -19,7 +19,8 @@ from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.store.preallocator import FRESH_S, RESTS_MAX, FilePreallocator, PagePreallocator, Preallocator
 from wheelmq.store.queues import QueueTable
-from wheelmq.system.disk import UNMAPPED_BYTES_MIN, Disk, DiskFull, MappedFile
+from wheelmq.system.disk import Disk, DiskFull
+from wheelmq.system.mapped_file import UNMAPPED_BYTES_MIN, MappedFile
 from wheelmq.system.pages import advise_by_pieces
 from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.clock import ManualClock
@@ -261,7 +262,7 @@ class TestAhead:
     ) -> None:
         seen: list[tuple[str, int]] = []
         monkeypatch.setattr(
-            "wheelmq.system.disk.MappedFile.populate",
+            "wheelmq.system.mapped_file.MappedFile.populate",
             lambda file, _, stop, **how: seen.append((file.path.name, stop)),
         )
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 9 << 20), ManualClock())
@@ -285,7 +286,7 @@ class TestAhead:
         seen: list[tuple[int, int]] = []
         monkeypatch.setattr("wheelmq.store.preallocator.COMING_BYTES_MAX", 50 << 20)
         monkeypatch.setattr(
-            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
+            "wheelmq.system.mapped_file.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 1 << 30), ManualClock())
         log.files.grow(0)
@@ -311,7 +312,7 @@ class TestAhead:
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 12 << 20), ManualClock())
         log.files.grow(0)
         log.files.take_ahead(log.files.ahead_job(2, 0)())
-        monkeypatch.setattr("wheelmq.system.disk.MappedFile.populate", populate)
+        monkeypatch.setattr("wheelmq.system.mapped_file.MappedFile.populate", populate)
         worker = HeldWorker()
         ahead = Preallocator(log, worker, worker, ManualClock(), 0)
         for _ in range(9):
@@ -325,7 +326,7 @@ class TestAhead:
     ) -> None:
         seen: list[tuple[int, int]] = []
         monkeypatch.setattr(
-            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
+            "wheelmq.system.mapped_file.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
         files, worker = MappedSequence(disk, tmp_path / "log", SIZE), HeldWorker()
         ahead = PagePreallocator(files, worker, ManualClock(), SIZE // 4)
@@ -375,7 +376,7 @@ class TestAhead:
         """Needs many expected or earlier bytes. The number of repetitions without growth is limited."""
         seen: list[tuple[int, int]] = []
         monkeypatch.setattr(
-            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
+            "wheelmq.system.mapped_file.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
         files, worker, clock = MappedSequence(disk, tmp_path / "log", 16 * SIZE), HeldWorker(), ManualClock()
         ahead = PagePreallocator(files, worker, clock, SIZE)
@@ -425,7 +426,7 @@ class TestAhead:
         """From the page of the start to the page of the end, and no further. The twin does the same as the kernel."""
         page = mmap.PAGESIZE
         monkeypatch.setattr(jit, "available", lambda: is_compiled)
-        monkeypatch.setattr("wheelmq.system.disk.POPULATED_BYTES", 8 * page)
+        monkeypatch.setattr("wheelmq.system.mapped_file.POPULATED_BYTES", 8 * page)
         file = Disk().map(tmp_path / "file", 64 * page)
         if not (file.populate(3 * page + 7, 20 * page, stores=True) and file.populate(40 * page, 51 * page + 1)):
             pytest.skip("this system does not populate")
@@ -435,13 +436,13 @@ class TestAhead:
         no_advice = 9999
         if is_compiled:
             assert advise_by_pieces(address, 0, 7 * page, 2 * page, no_advice) == 4, "each piece by itself"
-        monkeypatch.setattr("wheelmq.system.disk._MADV_POPULATE_READ", no_advice)
+        monkeypatch.setattr("wheelmq.system.mapped_file._MADV_POPULATE_READ", no_advice)
         assert not file.populate(0, 20 * page)
 
     def test_a_system_that_cannot_populate_pages_is_logged_once(
         self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("wheelmq.system.disk._MADV_POPULATE_READ", 9999)
+        monkeypatch.setattr("wheelmq.system.mapped_file._MADV_POPULATE_READ", 9999)
         files = MappedSequence(disk, tmp_path / "log", SIZE)
         files.grow(0)
         ahead = PagePreallocator(files, InlineWorker(), ManualClock(), SIZE // 4)

@@ -11,8 +11,9 @@ import pytest
 
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.warm_locks import WarmLocks
-from wheelmq.system import disk as disk_module
-from wheelmq.system.disk import Disk, MappedFile
+from wheelmq.system import mapped_file as file_module
+from wheelmq.system.disk import Disk
+from wheelmq.system.mapped_file import MappedFile
 from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.harness import BrokerHarness
 
@@ -41,7 +42,7 @@ def sequence(folder: Path, files: int) -> tuple[MappedSequence, list[MappedFile]
 
 
 def test_a_file_is_locked_and_unlocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_module, "LOCKED_BYTES", 2 * mmap.PAGESIZE)  # in pieces
+    monkeypatch.setattr(file_module, "LOCKED_BYTES", 2 * mmap.PAGESIZE)  # in pieces
     file = Disk().map(tmp_path / f"{0:020d}", SIZE)
     file.lock()
     assert locked_kib(file.path) == SIZE >> 10
@@ -50,18 +51,18 @@ def test_a_file_is_locked_and_unlocked(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_lock_that_fails_leaves_nothing_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_module, "LOCKED_BYTES", SIZE // 2)
+    monkeypatch.setattr(file_module, "LOCKED_BYTES", SIZE // 2)
     file = Disk().map(tmp_path / f"{0:020d}", SIZE)
-    lock, calls = disk_module._mlock, []
+    lock, calls = file_module._mlock, []
 
     def fail_at_the_second(address: int, size: int) -> int:
         calls.append(size)
         if len(calls) == 2:
-            disk_module.ctypes.set_errno(errno.ENOMEM)
+            file_module.ctypes.set_errno(errno.ENOMEM)
             return -1
         return int(lock(address, size))
 
-    monkeypatch.setattr(disk_module, "_mlock", fail_at_the_second)
+    monkeypatch.setattr(file_module, "_mlock", fail_at_the_second)
     with pytest.raises(OSError, match=os.strerror(errno.ENOMEM)):
         file.lock()
     assert calls == [SIZE // 2] * 2 and locked_kib(file.path) == 0

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import pytest
 
-from wheelmq.system import disk
+from wheelmq.system import mapped_file
 from wheelmq.system.disk import Disk, DiskFull, ReadOnlyDisk, StoreLocked
 from wheelmq.testing.disk import PAGE_BYTES, SECTOR_BYTES, Call, SimulatedDisk
 
@@ -174,7 +174,7 @@ class TestMap:
             ctypes.set_errno(errno.EIO)
             return -1
 
-        monkeypatch.setattr(disk, "_msync", fail)
+        monkeypatch.setattr(mapped_file, "_msync", fail)
         with pytest.raises(OSError, match="Input/output"):
             file.sync(100)
         assert file.synced_bytes == 0

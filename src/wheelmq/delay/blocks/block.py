@@ -36,8 +36,9 @@ from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import InternedNames, LogDamaged, LogScan, Rows
 from wheelmq.store.store import PropertiesTooLong, RecordTooLong
 from wheelmq.system.clock import Clock
-from wheelmq.system.disk import Disk, MappedFile
+from wheelmq.system.disk import Disk
 from wheelmq.system.failpoint import reach
+from wheelmq.system.mapped_file import MappedFile
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_HIDDEN
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels import timer as kernel
 from wheelmq.store.mapped import MappedSequence
-from wheelmq.system.disk import Bytes, MappedFile
+from wheelmq.system.mapped_file import Bytes, MappedFile
 
 BLANK_BYTES = 16
 SUM_FROM: Final = TIMER_UNIT.position_of("write_ms")

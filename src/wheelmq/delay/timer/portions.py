@@ -29,7 +29,7 @@ from wheelmq.formats.wire.portions import (
     Ranges,
 )
 from wheelmq.store.spans import joined
-from wheelmq.system.disk import MappedFile
+from wheelmq.system.mapped_file import MappedFile
 
 NEAR_BYTES: Final = 128 << 10
 """Maximum gap between records that are read from disk together, with the bytes between them."""

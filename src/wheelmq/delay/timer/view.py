@@ -20,7 +20,8 @@ from wheelmq.formats.kernels import jit, timer
 from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.wire.portions import FileKind
 from wheelmq.store.mapped import MappedSequence
-from wheelmq.system.disk import Bytes, ReadOnlyDisk
+from wheelmq.system.disk import ReadOnlyDisk
+from wheelmq.system.mapped_file import Bytes
 
 Positions = npt.NDArray[np.int64]
 

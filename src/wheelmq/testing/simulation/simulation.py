@@ -5,7 +5,6 @@ First come faults, then a calm that must deliver all messages.
 
 from __future__ import annotations
 
-import errno
 import tempfile
 import traceback
 import zlib
@@ -18,10 +17,11 @@ from wheelmq.delay.timer.mark import MarkFile
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.testing import invariants
 from wheelmq.testing.clock import ManualClock
-from wheelmq.testing.disk import Call, SimulatedDisk
+from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.simulation.choices import WINDOW_MS, pick_blocks, pick_settings, quiet
 from wheelmq.testing.simulation.consumer import Consumer
+from wheelmq.testing.simulation.faults import Faults
 from wheelmq.testing.simulation.names import Names
 from wheelmq.testing.simulation.oracle import Oracle
 from wheelmq.testing.simulation.producer import SimulatedProducer
@@ -30,10 +30,8 @@ from wheelmq.testing.simulation.spark import Driver, Spark
 from wheelmq.testing.simulation.times import (
     CALM_MS,
     CHECK_EVERY,
-    CLOCK_ERROR_MS_MAX,
     DRIVER_WEIGHTS,
     EXACT_FROM_MS,
-    HOUR_MS,
     LAPSE_MS,
     MINUTES_MS,
     OVERDUE_MS,
@@ -66,13 +64,6 @@ class Simulation:
         self._steps = steps
         self._show = show
         self._stops = Stops()
-        self._clock_error_ms = 0
-        self._by_hours = Random(f"hours of {seed}").random() < 0.2
-        """Whether the clock is also set by hours. It has a generator of its own, so that other runs do not change."""
-        self._full_until = 0
-        """The step in which a full disk gets room again; 0 if the disk has room."""
-        self._power_was_cut = False
-        self._step = 0
         self._tempers: dict[str, int] = {}
         """For each event, its factor in this run over its usual frequency."""
 
@@ -119,16 +110,15 @@ class Simulation:
         self._producers: list[SimulatedProducer] = [SimulatedProducer(self._world, number) for number in range(3)]
         self._consumer = Consumer(self._world)
         self._spark = Spark(self._world, self._driver, self._driver_chances)
+        self._faults = Faults(self._world, self._disk, self._stops, self.seed)
         self._pick_tempers()
 
     # Steps ---------------------------------------------------------------------------------------------------------
 
     def _do_a_step(self, step: int) -> None:
         """Run one random event, and check the broker after it."""
-        world, self._step = self._world, step
-        if self._full_until and self._step >= self._full_until:
-            self._disk.is_full = lambda path: False
-            self._full_until = 0
+        world = self._world
+        self._faults.begin_step(step)
         choices = self._running() if self._harness.is_running else self._down()
         weights = [weight * self._tempers.get(action.__name__, 1) for action, weight in choices]
         ((action, _),) = world.randomness.choices(choices, weights)
@@ -144,7 +134,7 @@ class Simulation:
         if self._harness.broker.parts.health.failure is not None:
             if world.chance(0.5):
                 self._died(f"has failed: {self._harness.broker.parts.health.failure}")
-        elif self._step % CHECK_EVERY == 0:
+        elif step % CHECK_EVERY == 0:
             self._check()
 
     def _pick_tempers(self) -> None:
@@ -179,16 +169,16 @@ class Simulation:
             (self._time_passes, 20),
             (self._time_passes_without_spark, 6),
             *([] if self._driver is Driver.PRESENT else [(self._minutes_pass, 3)]),
-            (self._set_the_clock, 1),
+            (self._faults.set_the_clock, 1),
             (self._run_jobs, 8),
             (self._work_unobserved, 2),
             (self._names_come_and_go, 2),
             (self._names.lose_broker, 1),
-            (self._pages_go_to_disk, 3),
-            (self._a_call_will_fail, 1),
-            (self._disk_fills_up, 1),
-            (self._files_expire, 1),
-            (self._will_die, 2),
+            (self._faults.pages_go_to_disk, 3),
+            (self._faults.a_call_will_fail, 1),
+            (self._faults.disk_fills_up, 1),
+            (self._faults.files_expire, 1),
+            (self._faults.will_die, 2),
             (self._die_now, 1),
             (self._stop_cleanly, 1),
         ]
@@ -222,13 +212,13 @@ class Simulation:
             self._send_many()
             harness.advance(1000, self._observe, TICKS_MS)
         self._spark.go()
-        by, broker = harness.broker.parts.timer.pending.armed_by, harness.broker
+        by, health = harness.broker.parts.timer.pending.armed_by, harness.broker.parts.health
         before = by["wheel_lane"]
         harness.advance(world.randomness.randint(*MINUTES_MS), self._observe_and_work, TICKS_MS)
         world.counts["armed by the wheel lane"] += by["wheel_lane"] - before
         world.observe()
         world.counts["long times"] += 1
-        if broker.parts.health.failure is None and not self._full_until and broker.parts.health.rejection is None:
+        if health.failure is None and not self._faults.disk_is_full and health.rejection is None:
             overdue = [name for due_ms, name in world.oracle.pending if due_ms < harness.now_ms - OVERDUE_MS]
             assert not overdue, f"{len(overdue)} messages are overdue while no driver turns: {overdue[:5]}"
 
@@ -272,48 +262,11 @@ class Simulation:
 
     # Faults --------------------------------------------------------------------------------------------------------
 
-    def _set_the_clock(self) -> None:
-        """Set the wall clock.
-
-        The total error stays below the difference between the wheel's length and the longest delay. Some runs add an
-        hour.
-        """
-        r = self._world.randomness
-        ms = r.choice((r.randint(-3000, 3000), -20_000, 15_000))
-        if self._by_hours and r.random() < 0.5:
-            ms = r.choice((-HOUR_MS, HOUR_MS))
-        if abs(self._clock_error_ms + ms) <= CLOCK_ERROR_MS_MAX + self._by_hours * HOUR_MS:
-            self._clock_error_ms += ms
-            self._harness.clock.step(ms)
-
     def _names_come_and_go(self) -> None:
         if self._names.is_up:
             self._names.stop()
         else:
             self._names.start()
-
-    def _pages_go_to_disk(self) -> None:
-        self._disk.write_back(self._world.randomness, self._world.randomness.random())
-
-    def _a_call_will_fail(self) -> None:
-        r = self._world.randomness
-        kinds = r.choice((tuple(Call), (Call.SYNC,), (Call.ALLOCATE, Call.MAP), (Call.REPLACE,), (Call.SYNC_FOLDER,)))
-        nth = r.randint(1, r.choice((2, 12)))
-        self._disk.fail_call(nth, OSError(errno.EIO, "the disk does not answer"), kinds)
-
-    def _disk_fills_up(self) -> None:
-        self._disk.is_full = lambda path: True
-        self._full_until = self._step + self._world.randomness.randint(1, 12)
-
-    def _files_expire(self) -> None:
-        """Set the used share of the disk.
-
-        At 0.86 files without pending messages expire; at 0.95 sends are rejected too.
-        """
-        self._disk.used = self._world.randomness.choice((0.0, 0.86, 0.86, 0.95))
-
-    def _will_die(self) -> None:
-        self._stops.arm(self._world.randomness.randint(0, 60))
 
     def _die_now(self) -> None:
         raise Died("no failpoint")
@@ -328,15 +281,7 @@ class Simulation:
         self._harness.crash()
         self._stopped()
         if world.chance(0.4):
-            self._cut_power()
-
-    def _cut_power(self) -> None:
-        world, r = self._world, self._world.randomness
-        keep = r.choice((0.0, 0.5, r.random(), 1.0))
-        world.trace.note(f"  power cut, the disk keeps {keep:.2f} of the pages")
-        world.counts["power cuts"] += 1
-        self._disk.cut_power(r, keep)
-        self._power_was_cut = True
+            self._faults.cut_power()
 
     def _stop_cleanly(self) -> None:
         refused = self._disk.refused
@@ -385,7 +330,7 @@ class Simulation:
             self._harness.crash()
             self._stopped()
             if self._world.chance(0.4):
-                self._cut_power()
+                self._faults.cut_power()
             return
         except OSError as error:
             self._world.trace.note(f"  does not start: {error}")
@@ -406,8 +351,7 @@ class Simulation:
         world, broker = self._world, self._harness.broker
         indexed_to = broker.parts.timer.indexed_to
         assert indexed_to >= marked_to, f"the mark was wrong: indexed to {marked_to}, but recovered to {indexed_to}"
-        gone = world.oracle.recovered(broker, self._harness.now_ms, power_was_cut=self._power_was_cut)
-        self._power_was_cut = False
+        gone = world.oracle.recovered(broker, self._harness.now_ms, power_was_cut=self._faults.take_power_cut())
         if gone:
             world.trace.note(f"  {gone} records are lost")
             world.counts["records gone"] += gone
@@ -424,8 +368,7 @@ class Simulation:
     def _calm(self) -> None:
         """End all faults. All messages must be delivered in time, and the result must survive."""
         self._stops.disarm()
-        self._disk.heal()
-        self._full_until = 0
+        self._faults.heal()
         self._world.trace.note("calm")
         if self._harness.is_running:  # the loop may not know an earlier failure yet
             self._tick()
@@ -437,8 +380,7 @@ class Simulation:
             self._start_in_calm()
         if not self._names.is_up:
             self._names.start()
-        if self._by_hours:  # otherwise some messages would be due an hour later
-            self._harness.clock.step(-self._clock_error_ms)
+        self._faults.end_hours()
         self._spark.calm()
         self._harness.advance(LAPSE_MS, self._lapse, TICKS_MS)
         self._tick()
