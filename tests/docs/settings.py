@@ -19,6 +19,8 @@ from wheelmq.nameserver.settings import NAME_SERVER
 PAGE: Final = Path(__file__).parents[2] / "docs" / "operations" / "settings.md"
 COLUMNS: Final = 118
 LISTS: Final = re.compile(r"(<!-- (our names|keys): (broker|name server) -->\n).*?(<!-- end -->)", re.DOTALL)
+NAME: Final = "a text of 1 to 127 characters of printable ASCII, without quotes and backslashes"
+INT_MAX: Final = 2**31 - 1
 SCHEMAS: Final[dict[str, Schema[Any]]] = {"broker": BROKER, "name server": NAME_SERVER}
 NO_BREAK: Final = "\xa0"
 """A space at which a line of the page does not end."""
@@ -41,30 +43,41 @@ def our_names(schema: Schema[Any]) -> str:
         names = [field] if field != key else []
         names += [f"Apache's {apache}"] if apache else []
         head = f"**{key}**" + (f" ({', '.join(names)})" if names else "")
-        facts = [f"{head}: {allowed}.", _whole(f"Default: {default or 'none'}.")]
-        facts += [_whole("Can change at run time.")] if mutable else []
+        facts = [f"{head}: {_short(allowed)}.", _whole(f"Default: {default or 'none'}.")]
+        facts += ["Mutable."] if mutable else []
         lines += _item(" ".join(facts), meaning)
     return "\n".join(lines) + "\n"
 
 
 def apaches_keys(schema: Schema[Any]) -> str:
-    """Return a table of the honoured keys of Apache's, and a list of the others by the reason."""
+    """Return a table of the honoured keys of Apache's, and lists of the others by the reason."""
     honoured: list[str] = []
     others: dict[str, dict[str, list[str]]] = {Treatment.NO_EFFECT: {}, Treatment.REFUSED: {}}
-    for name, kind, unit, theirs, treatment, ours, last in _rows(table.apaches_keys(schema.keys.values(), schema)):
+    for name, kind, _, theirs, treatment, ours, last in _rows(table.apaches_keys(schema.keys.values(), schema)):
         if treatment == Treatment.HONOURED:
-            other = ours if ours != theirs else ""
-            honoured.append(f"| {name} | {last} | {kind} | {unit} | {theirs} | {other} |".replace("  ", " "))
+            honoured.append(f"| {name} | {last} | {theirs if ours != theirs else ''} |".replace("  ", " "))
         else:
-            text = _whole(f"`{name}` ({', '.join(part for part in (kind, unit, theirs) if part)})")
-            others[treatment].setdefault(last, []).append(text)
-    lines = ["### Honoured", "| Apache's name | our name | type | unit | Apache's default | ours, if different |"]
-    lines += ["|---" * 6 + "|", *honoured]
+            detail = (
+                f" ({', '.join(part for part in (kind, theirs) if part)})" if treatment == Treatment.REFUSED else ""
+            )
+            others[treatment].setdefault(last, []).append(_whole(f"`{name}`{detail}"))
+    lines = [
+        "### Honoured",
+        "| Apache's name | our name | Apache's default, if different |",
+        "|---|---|---|",
+        *honoured,
+    ]
     for title, treatment in (("Without effect", Treatment.NO_EFFECT), ("Refused", Treatment.REFUSED)):
         lines += ["", f"### {title}"]
         for reason, names in others[treatment].items():
             lines += _item(f"**{reason}**:", ", ".join(names))
     return "\n".join(lines) + "\n"
+
+
+def _short(allowed: str) -> str:
+    """Return the allowed values in the short form that the page explains."""
+    text = allowed.replace(NAME, "a name").removeprefix("a whole number from ")
+    return re.sub(rf"^(-?\d+) to {INT_MAX}\b", r"\1 or more", text)
 
 
 def _rows(text: str) -> list[list[str]]:
