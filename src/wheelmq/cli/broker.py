@@ -56,8 +56,8 @@ def command(
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
-    Without a pipeline, the broker accepts, stores and delivers messages that are due soon. `wheelmq pipeline` indexes
-    and stages messages that are due later than a few seconds.
+    `wheelmq pipeline` indexes delayed messages and arms them ahead of time. Without a pipeline, the broker does both
+    itself, and no message is late.
     """
 
     async def life(stop: asyncio.Event) -> int:

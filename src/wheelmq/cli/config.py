@@ -26,7 +26,7 @@ class ConfigGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and Path(args[0]).is_file():
-            ctx.fail(f"{args[0]!r} is a file, no command: `wheelmq config check {shlex.quote(args[0])}` looks at it")
+            ctx.fail(f"{args[0]!r} is a file, no command: `wheelmq config check {shlex.quote(args[0])}` checks it")
         return super().resolve_command(ctx, args)
 
 

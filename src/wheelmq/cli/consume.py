@@ -68,7 +68,7 @@ async def _consume(topic: str, group: str, count: int | None, tags: str, namesrv
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     if not await find_brokers(namesrv):  # raises if no name server answers, so that the command does not wait for one
-        click.echo(f"No broker is registered at {namesrv} yet; one is waited for. Is it up?", err=True)
+        click.echo(f"No broker is registered at {namesrv} yet. The command waits for one; is it up?", err=True)
     async with admin, consumer:
         if not as_json:
             click.echo(f"Group {group} waits for messages of {topic}; Ctrl-C ends it.", err=True)

@@ -16,7 +16,7 @@ from wheelmq.system.clock import Clock
 
 LOOK_S: Final = 0.2
 PATIENT_AFTER_S: Final = 15.0
-AWAITS_TURN: Final = f"All is in; the first turn of the pipeline is waited for, up to {TURN_PATIENCE_S:g} s."
+AWAITS_TURN: Final = f"All messages arrived. Waiting up to {TURN_PATIENCE_S:g} s for the first turn of the pipeline."
 
 
 class DemoView(Protocol):
@@ -101,7 +101,7 @@ class PlainView:
     def update(self, *, force: bool = False) -> None:
         if self._stack.dashboard_url is not None and "dashboard" not in self._told:
             self._told.add("dashboard")
-            click.echo(f"The dashboard is at {self._stack.dashboard_url} as long as this runs.")
+            click.echo(f"The dashboard is at {self._stack.dashboard_url} while the demo runs.")
         for note in self._notes:
             click.echo(note)
         self._notes.clear()

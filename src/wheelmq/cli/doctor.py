@@ -99,7 +99,7 @@ def command(home: Path, namesrv_port: int, broker_port: int, as_json: bool) -> N
         click.echo(json.dumps(asdict(check)) if as_json else check_text(check))
         sys.stdout.flush()
     if not as_json:
-        click.echo("Something must be mended: see the lines that fail." if failed else "WheelMQ can run here.")
+        click.echo("A check failed: see its line above for the remedy." if failed else "WheelMQ can run here.")
     sys.exit(1 if failed else 0)
 
 
@@ -357,5 +357,5 @@ def reinstall_text(*packages: str) -> str:
 
     checkout = Path(wheelmq.__file__).parents[2]
     if (checkout / "Makefile").exists():
-        return f"make the environment anew: `make -C {checkout} clean install`; stores are not touched"
+        return f"create the environment again: `make -C {checkout} clean install`; stores are not touched"
     return f"`{sys.executable} -m pip install --force-reinstall {' '.join(packages)}`"

@@ -19,9 +19,13 @@ import click
 def command(file: Path, limit: int | None, after: int, as_json: bool) -> None:
     """Print FILE, a file of a store, row by row with positions.
 
-    FILE is a file below commitlog, consumequeue, index, timerlog or scheduledtempdata, or the file timerwheel or
-    checkpoint, or one of timercheck, timermark, timerdone, timermetrics and snapshot below config. The command
-    changes nothing, and a broker may run.
+    The command changes nothing, and a broker may run.
+
+    \b
+    FILE is one of:
+      a file below commitlog, consumequeue, index, timerlog or scheduledtempdata
+      timerwheel, checkpoint
+      timercheck, timermark, timerdone, timermetrics or snapshot in config
     """
     import msgspec
 
@@ -40,7 +44,7 @@ def command(file: Path, limit: int | None, after: int, as_json: bool) -> None:
     except (struct.error, ValueError) as error:
         raise click.ClickException(f"{file} is cut short: {error}") from None
     if not count:
-        click.echo(f"{file}: {'it is empty' if after < 0 else f'nothing stands behind {after}'}", err=True)
+        click.echo(f"{file}: {'it is empty' if after < 0 else f'no row follows position {after}'}", err=True)
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:

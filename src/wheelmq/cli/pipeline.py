@@ -39,8 +39,8 @@ def command(
 ) -> None:
     """Run the pipeline that indexes and stages delayed messages, until SIGTERM or Ctrl-C.
 
-    It is a Spark Structured Streaming application with one query per broker. If it dies, it is started again. The
-    brokers continue meanwhile, and messages that are due within their lead (30 s) are not late.
+    It is a Spark Structured Streaming application with one query per broker. If it dies, the command
+    starts it again. Meanwhile the brokers arm and index messages themselves, so none is late.
     """
     what = _Work(brokers, _servers(namesrv), master, name, over_the_wire, log_dir or home / "logs")
     if driver:

@@ -89,8 +89,8 @@ def command(
 
     \b
     Where a pending message is ("state"):
-      parked    in the timer queue; the pipeline indexes it within a few seconds
-      indexed   in the timer wheel; the pipeline will arm it in time
+      parked    in the timer queue, not indexed yet
+      indexed   in the timer wheel
       level     in the queue of its delay level
       block     in a block, sent with delayInSeconds
       armed     in the broker's memory; its release does not need the pipeline
@@ -98,7 +98,7 @@ def command(
       released, cancelled
       rolled       parked again, because it is due beyond the wheel's window
       dead letter  it could not be delivered, and is in rmq_sys_wheelmq_dead_letter
-      settled      one of these; the index of keys does not have the outcome (yet)
+      settled      one of these; the message index does not name the outcome, or not yet
 
     "in" is the time until the due time. It is "due" once the due time has come.
     """
@@ -219,7 +219,7 @@ def find(address: str, topic: str, key: str) -> Iterator[bytes]:
         is_truncated |= answer.ext["truncated"] == "true"
         yield from filter(None, bytes(answer.body).split(b"\n"))
     if is_truncated:
-        click.echo(f"{address}: there may be more; these are of the newest with this key", err=True)
+        click.echo(f"{address}: there may be more; the list has only the newest messages with this key", err=True)
 
 
 def _pages(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[bytes]:
@@ -250,7 +250,7 @@ def _call(link: SyncConnection, code: RequestCode, header: Header) -> Command:
     answer = link.call(Command(code=code, ext=headers.write(header)))
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise click.ClickException(
-            f"the broker at {link.address} cannot list what is pending, for it is no WheelMQ broker, or an older one: "
+            f"the broker at {link.address} cannot list pending messages, as it is no WheelMQ broker or an older one: "
             "stop it, and read its store folder with --store"
         )
     if answer.code != ResponseCode.SUCCESS:

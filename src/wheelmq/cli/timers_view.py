@@ -126,7 +126,7 @@ def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *,
         table = _table(title, columns, rows, gone)
     console.print(table)
     if gone:
-        click.echo(f"Left out, for the terminal is narrow: {', '.join(gone)}. --json shows all.", err=True)
+        click.echo(f"Columns that do not fit the terminal: {', '.join(gone)}. --json shows all.", err=True)
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], gone: Sequence[str]) -> Table:

@@ -64,9 +64,9 @@ def command(
 ) -> None:
     """Run name server, broker and pipeline until SIGTERM or Ctrl-C, and a dashboard that shows their figures.
 
-    Each part is a process of its own with its log in HOME/logs. A part that dies is started again. A stop ends first
-    the pipeline, then the broker, then the name server. A file of settings is for the broker; the name server reads
-    it too if it is TOML. The options of this command set the ports and the store.
+    Each part is a process of its own with its log in HOME/logs. The command starts a part again if it dies. It stops
+    first the pipeline, then the broker, then the name server. A file of settings is for the broker; the name server
+    reads it too if it is TOML. The options of this command set the ports and the store.
     """
     from wheelmq.cli.stack import StackSettings
 
@@ -110,7 +110,7 @@ async def _run(settings: StackSettings, *, as_json: bool) -> int:
         click.echo(f"Error: {error}", err=True)
         code = 1
     if not await stack.stop() and code == 0:
-        click.echo("Error: a part did not stop cleanly; the next start mends what it left", err=True)
+        click.echo("Error: a part did not stop cleanly; the next start repairs its files", err=True)
         code = 1
     return code
 

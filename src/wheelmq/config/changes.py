@@ -124,7 +124,7 @@ class Configuration(Generic[T]):
             is_so = value == self._schema.value(self._settings, field_name)
             if field_name not in self._schema.mutable and (not is_so or reading.notes):
                 where = self._origin.file or "the file of settings"
-                remark = f"{name} does not change at run time: change it in {where}, then start anew"
+                remark = f"{name} does not change at run time: change it in {where}, then restart"
                 raise ChangeRejected(ResponseCode.NO_PERMISSION, "; ".join([remark, *reading.notes]))
             if not is_so:
                 found[field_name] = value
@@ -134,12 +134,12 @@ class Configuration(Generic[T]):
         """Write `changes` to the file. Raises ChangeRejected and leaves the file unchanged on an error."""
         file = self._origin.file
         if file is None:
-            log.warning("%s: changed until the stop, for no file was given with -c", ", ".join(changes))
+            log.warning("%s: changed until the stop, because no file was given with -c", ", ".join(changes))
             return
         for name in changes:
             given = self._origin.given.get(name)
             if given is not None and not given.where.startswith(str(file)):
-                log.warning("%s: for the next start %s counts before %s", name, given.where, file)
+                log.warning("%s: at the next start, the value of %s overrides that of %s", name, given.where, file)
         try:
             raw = self._disk.read(file) or b""
             fresh = self._in_toml(raw, changes) if sources.is_toml(file) else self._in_properties(raw, changes)

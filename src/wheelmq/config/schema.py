@@ -39,7 +39,7 @@ class Schema(Generic[T]):
 
     @cached_property
     def tables(self) -> Mapping[str, type[SettingsTable]]:
-        """The tables, by name."""
+        """Return the fields' tables by name: those of `shape`, or `shape` itself as the only one."""
         if issubclass(self.shape, SettingsTables):
             return setting.tables_of(self.shape)
         assert issubclass(self.shape, SettingsTable) and self.only_table, self.shape

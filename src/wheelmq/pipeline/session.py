@@ -167,9 +167,8 @@ def start_turns(
 ) -> StreamingQuery:
     """Start a query that passes every batch to `turn`. Its progress stays in memory, and it has its own FAIR pool.
 
-    The query must never start again from its checkpoint: each start needs a new, empty one. With progress in files,
-    Hadoop's local file system would fork a `chmod` for each of a batch's four files. Spark does not call the source's
-    `commit`.
+    Each start needs a new, empty checkpoint. Progress is not in files, because Hadoop's local file system would fork a
+    `chmod` for each of a batch's four files. Spark does not call the source's `commit`.
     """
     context = rows.sparkSession.sparkContext
     writer = rows.writeStream.foreachBatch(turn).option("checkpointLocation", str(checkpoint))

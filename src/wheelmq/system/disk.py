@@ -319,9 +319,9 @@ class ReadOnlyDisk(Disk):
         return MappedFile(path, size, writable=False)
 
     def lock(self, path: Path) -> Any:
-        """Keep brokers from opening the store until the result is closed, without a change to its lock file.
+        """Return a lock that keeps brokers from opening the store until it is closed. The lock file does not change.
 
-        Returns None if there is no lock file: then no broker ever ran there. Raises StoreLocked while a broker runs.
+        Returns None without a lock file, because no broker ever ran there. Raises StoreLocked while a broker runs.
         """
         try:
             file = open(path, "rb")  # noqa: SIM115 - held while the caller reads the store

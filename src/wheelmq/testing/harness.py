@@ -268,7 +268,7 @@ class BrokerHarness:
         asked = self.submit(command, connection, binary=binary)
         self.tick()
         if asked.answer is None:
-            raise NoAnswer(f"code {command.code}")
+            raise NoAnswer(f"the request with code {command.code} has no answer after a tick")
         return asked.answer
 
     def ask_code(

@@ -103,7 +103,7 @@ def test_the_view_shows_once_that_the_demo_waits_for_a_turn(
     view = PlainView(run, stack, [])
     view.update()
     view.update()
-    assert capsys.readouterr().out.count("first turn of the pipeline is waited for, up to 60 s") == 1
+    assert capsys.readouterr().out.count("Waiting up to 60 s for the first turn") == 1
 
 
 def test_each_message_has_an_outcome() -> None:

@@ -52,7 +52,7 @@ def test_a_log_file_without_records_is_reported(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(bytes(4096))
     assert "it is empty" in dump(path).stderr
-    assert "nothing stands behind 7" in dump(path, "--after", 7, "--json").stderr
+    assert "no row follows position 7" in dump(path, "--after", 7, "--json").stderr
 
 
 def test_the_timer_metrics_are_printed(tmp_path: Path) -> None:

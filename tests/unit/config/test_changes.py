@@ -163,12 +163,12 @@ def test_a_change_without_a_file_lasts_until_the_stop(caplog: pytest.LogCaptureF
     running = Running(None)
     running.update("fileReservedTime=24")
     assert running.settings.expiry.reserved_hours == 24
-    assert "file_reserved_time: changed until the stop, for no file was given with -c" in caplog.text
+    assert "file_reserved_time: changed until the stop, because no file was given with -c" in caplog.text
 
 
 def test_a_warning_names_an_option_that_overrides_the_file(conf: Running, caplog: pytest.LogCaptureFixture) -> None:
     conf.update("longPollingEnable=false")
-    assert "long_polling: for the next start --set long_polling counts before" in caplog.text
+    assert "long_polling: at the next start, the value of --set long_polling overrides" in caplog.text
 
 
 def test_the_text_has_the_current_values_by_apaches_names(tmp_path: Path) -> None:

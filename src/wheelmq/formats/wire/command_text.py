@@ -19,7 +19,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 
 def command_text(command: Command) -> str:
-    """Return the code, opaque, flag, version, language, fields, remark and body size of a command."""
+    """Return a command as one line of text: header, shortened fields, remark, and the size of its body."""
     pairs = list(command.ext.items())
     fields = [f"{_short(name)}={_value(name, value)}" for name, value in pairs[:FIELDS_MAX]]
     if len(pairs) > FIELDS_MAX:
