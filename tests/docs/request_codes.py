@@ -33,12 +33,12 @@ BY_HARNESS: Final = {
 HEAD: Final = """# Request codes
 
 This page lists the request codes of Apache RocketMQ 5.3.3 and of WheelMQ, their servers, and a test for each.
-`python -m tests.docs.request_codes` generates it from the tables of codes and handlers, and a test compares it with
-them. The parentheses contain the module of the handler in `broker/handlers`, and the test. The answer to an
-unsupported code is REQUEST_CODE_NOT_SUPPORTED (3), with the reason if Apache RocketMQ supports the code.
+`python -m tests.docs.request_codes` generates it, and a test compares it with the code. The parentheses contain the
+module of the handler in `broker/handlers`, and the test. The answer to an unsupported code is
+REQUEST_CODE_NOT_SUPPORTED (3), with the reason if Apache RocketMQ supports the code.
 
-The suites of compat/ also send requests to both brokers: mqadmin's commands those of administration, the Java client
-those of clients, and compat/frames every code.
+Suites of compat/ also send requests to both brokers: `mqadmin` those of administration, the Java client those of
+clients, and `compat/frames` all of them.
 """
 
 
