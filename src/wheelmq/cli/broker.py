@@ -122,7 +122,7 @@ def _say_failed(failure: BaseException, as_json: bool) -> None:
     from wheelmq.broker.admission.error_text import TimersLost, rejection_text
     from wheelmq.system.disk import StoreRemoved
 
-    why = f"the disk did not keep its word: {failure}"
+    why = f"the disk failed: {failure}"
     if isinstance(failure, StoreRemoved | TimersLost):
         why = rejection_text(failure)
     say(as_json, "failed", f"Error: {failure}", why=why)

@@ -44,9 +44,9 @@ def command(topic: str, unique_key: str, at: str | None, namesrv: str, as_json: 
         click.echo(
             {
                 CancelResult.CANCELLED: "Cancelled: it will not be delivered.",
-                CancelResult.ALREADY_SETTLED: "Nothing was cancelled: it is delivered or cancelled already.",
-                CancelResult.ACCEPTED: "The broker took the cancel, and does not tell what came of it.",
-                CancelResult.NOT_FOUND: f"Nothing was cancelled: nothing waits for {topic} under the unique key "
+                CancelResult.ALREADY_SETTLED: "Nothing was cancelled: the message was delivered or cancelled before.",
+                CancelResult.ACCEPTED: "The broker accepted the cancel, and does not report its result.",
+                CancelResult.NOT_FOUND: f"Nothing was cancelled: no pending message for {topic} has the unique key "
                 f"{unique_key}. `wheelmq timers --topic {topic}` lists unique keys.",
             }[result]
         )

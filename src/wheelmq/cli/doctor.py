@@ -54,11 +54,10 @@ MORE_MAPS: Final = (
     f"`{SUDO}sysctl -w vm.max_map_count={MAPS_WISHED * 4}`, and for good "
     f"`echo vm.max_map_count={MAPS_WISHED * 4} | {SUDO}tee /etc/sysctl.d/90-wheelmq.conf`"
 )
-SET_CLOCK: Final = f"timers go by it: `{SUDO}timedatectl set-ntp true`, or set it with `{SUDO}date -s`"
-SLEW_CLOCK: Final = "timers go by it: have it slewed, not stepped (chronyd without makestep, or ntpd -x)"
+SET_CLOCK: Final = f"due times follow it: `{SUDO}timedatectl set-ntp true`, or set it with `{SUDO}date -s`"
+SLEW_CLOCK: Final = "due times follow it: let it be slewed, not stepped (chronyd without makestep, or ntpd -x)"
 START_PIPELINE: Final = (
-    "no message is late by it. `wheelmq pipeline` starts a pipeline; if one should run already, its log says why it "
-    "does not"
+    "no message is late. Start a pipeline with `wheelmq pipeline`; if one should run already, its log has the reason"
 )
 LATE_MS: Final = 1000
 """The check fails if a message is overdue for this long."""
@@ -130,7 +129,7 @@ def run_checks(home: Path, wanted_ports: tuple[tuple[str, int], ...]) -> Iterato
         try:
             yield check()
         except Exception as error:
-            yield Check(name, CheckStatus.WARN, f"could not be looked at: {type(error).__name__}: {error}")
+            yield Check(name, CheckStatus.WARN, f"could not be checked: {type(error).__name__}: {error}")
 
 
 def python() -> Check:
@@ -300,9 +299,11 @@ def clock() -> Check:
     if max(steps) > CLOCK_STEP_MS:
         detail = f"the wall clock stepped by {max(steps):.0f} ms within {CLOCK_LOOKS * CLOCK_LOOK_S * 1000:.0f} ms"
         return Check("clock", CheckStatus.WARN, detail, SLEW_CLOCK)
-    detail = f"steady; this machine wakes a waiting process {late_ms:.1f} ms late (of 100 times the 95th)"
+    detail = f"steady; this machine wakes a waiting process {late_ms:.1f} ms late (95th percentile of 100)"
     if late_ms > WAKE_LATE_MS:
-        return Check("clock", CheckStatus.WARN, detail, "it is busy (see `top`) or throttled: timers will be as late")
+        return Check(
+            "clock", CheckStatus.WARN, detail, "it is busy (see `top`) or throttled: timers will be late by this time"
+        )
     return Check("clock", CheckStatus.OK, detail)
 
 

@@ -66,9 +66,7 @@ def command(
     from wheelmq.system.clock import SystemClock
 
     if sum(asked is not None for asked in (delay_ms, at, delay_in_seconds, level)) > 1:
-        raise click.UsageError(
-            "--delay, --at, --delay-in-seconds and --level say when in several ways: give one of them"
-        )
+        raise click.UsageError("--delay, --at, --delay-in-seconds and --level exclude each other: give one of them")
     if not body:
         raise click.UsageError("BODY is empty: a message needs one byte at least")
     clock = SystemClock()
@@ -146,7 +144,7 @@ def sent_text(topic: str, result: SendResult, due: Due, asked_level: int | None,
     if due.level is not None and asked_level is not None and due.level != asked_level:
         found.append(f"  level      {due.level}, the broker's highest: it has no level {asked_level}")
     if result.status != "SEND_OK":
-        found.append(f"  status     {result.status}: stored, and less safe than asked for")
+        found.append(f"  status     {result.status}: stored, but less safely than requested")
     return "\n".join(found)
 
 
@@ -159,4 +157,4 @@ def when_text(due: Due, asked_level: int | None, now_ms: Millis) -> str:
     if asked_level is None:
         return "for delivery at once"
     level = f"level {asked_level}" if due.level is None else due.level_text
-    return f"for delivery after {level}, whose delay the broker does not tell"
+    return f"for delivery after {level}, whose delay is unknown"

@@ -17,11 +17,11 @@ def home_problem(home: Path) -> str | None:
     """Return the reason why `home` cannot be written; None if it can. Does not create the folder."""
     there = existing(home)
     if not there.is_dir():
-        return f"{home} cannot be written, for {there} is no folder"
+        return f"{home} cannot be written, because {there} is no folder"
     try:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
-        return f"{home} cannot be written, for nothing can be made in {there} ({error.strerror or error})"
+        return f"{home} cannot be written, because no file can be created in {there} ({error.strerror or error})"
     return None
 
 

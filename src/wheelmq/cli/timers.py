@@ -103,7 +103,7 @@ def command(
     "in" is the time until the due time. It is "due" once the due time has come.
     """
     if store is not None and broker is not None:
-        raise click.UsageError("--store and --broker name two places to look in: give one of them")
+        raise click.UsageError("--store and --broker exclude each other: give one of them")
     if key is not None and topic is None:
         raise click.UsageError("--key needs --topic too: a key is one of a topic")
     if key is not None and (store is not None or per_minute or from_ms is not None or to_ms is not None):

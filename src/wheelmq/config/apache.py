@@ -59,13 +59,13 @@ def _of_addresses(given: dict[str, Given], file: str, schema: Schema[Any]) -> li
     """
     dialled = given.get("broker_ip")
     if "broker_ip" in schema.fields and dialled is None:
-        return [f"{file} gives no brokerIP1: clients are told 127.0.0.1, Apache tells an address of the machine"]
+        return [f"{file} gives no brokerIP1: clients get 127.0.0.1, and from Apache an address of the machine"]
     if "listen_host" in given:
         return []
     if dialled is not None and not dialled.value.startswith("127."):
         given["listen_host"] = Given("0.0.0.0", f"{file}, without bindAddress")
-        return [f"{file} gives no bindAddress: every address of the machine is listened on, as with Apache"]
-    return [f"{file} gives no bindAddress: 127.0.0.1 is listened on, Apache listens on every address"]
+        return [f"{file} gives no bindAddress: WheelMQ listens on every address of the machine, as Apache does"]
+    return [f"{file} gives no bindAddress: WheelMQ listens on 127.0.0.1, Apache on every address"]
 
 
 def interpret(values: Mapping[str, str], places: Mapping[str, str], schema: Schema[Any]) -> Reading:
@@ -145,7 +145,7 @@ def _units(value: str) -> tuple[Any, str]:
 
 
 def _masters_id(value: str) -> tuple[Any, str]:
-    return 0, "" if value == "0" else "a master's is 0, as with Apache"
+    return 0, "" if value == "0" else "the id of a master is 0, as with Apache"
 
 
 def _within(least: int, most: int) -> Any:

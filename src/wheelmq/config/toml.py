@@ -29,7 +29,7 @@ def parse(raw: bytes, file: str) -> dict[str, Any]:
     try:
         return tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: byte {error.start} is no UTF-8, which TOML is written in") from None
+        raise ConfigError(f"{file}: byte {error.start} is no UTF-8, the encoding of TOML") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is no TOML: {error}") from None
 

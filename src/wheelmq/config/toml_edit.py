@@ -29,7 +29,7 @@ def with_changes(raw: bytes, changes: Mapping[tuple[str, str], Any]) -> bytes:
         wanted.setdefault(group, {})[key] = value
     if not _loads_as(text, wanted):
         names = ", ".join(f"[{group}] {key}" for group, key in changes)
-        raise ConfigError(f"{names} does not stand on a line of its own: change it by hand")
+        raise ConfigError(f"{names} is not on a line of its own: change it by hand")
     return text.encode()
 
 

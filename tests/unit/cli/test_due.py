@@ -119,8 +119,8 @@ NOW = Millis(1_800_000_000_000)
         (Due(NOW + 9998, True), None, f"due {time_text(NOW + 9998)} (in 10s)"),
         (Due(NOW + 5000), None, f"due about {time_text(NOW + 5000)} (in 5s)"),
         (Due(NOW + 30_000, True, 4, 30_000), 4, f"due {time_text(NOW + 30_000)} (in 30s), by level 4 (30s)"),
-        (Due(None, True, 18), 19, "for delivery after level 18, whose delay the broker does not tell"),
-        (Due(None), 19, "for delivery after level 19, whose delay the broker does not tell"),
+        (Due(None, True, 18), 19, "for delivery after level 18, whose delay is unknown"),
+        (Due(None), 19, "for delivery after level 19, whose delay is unknown"),
     ],
 )
 def test_send_prints_the_due_time(due: Due, asked_level: int | None, text: str) -> None:

@@ -96,7 +96,7 @@ def test_an_unreadable_file_is_rejected(file: Path) -> None:
     file.write_bytes(b"[timer\n")
     assert read_problems(file)[0].startswith(f"{file} is no TOML: ")
     file.write_bytes(b'a = "\xe4"\n')
-    assert read_problems(file) == [f"{file}: byte 5 is no UTF-8, which TOML is written in"]
+    assert read_problems(file) == [f"{file}: byte 5 is no UTF-8, the encoding of TOML"]
     assert read_problems(file.parent / "none.toml") == [
         f"{file.parent / 'none.toml'} cannot be read: No such file or directory"
     ]
