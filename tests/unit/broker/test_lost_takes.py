@@ -53,7 +53,7 @@ def test_due_messages_enter_the_ring_in_a_later_tick(harness: BrokerHarness, mon
         harness.send("T", b"%d" % i, delay_ms=500)
     harness.settle()
     with monkeypatch.context() as patch:
-        patch.setattr(harness.broker.parts.releaser, "_bucket_of", fail)
+        patch.setattr(harness.broker.parts.releaser._ring, "_bucket_of", fail)
         advance_in_steps(harness, 600)
         assert harness.broker.parts.steps.failures["take due timers"]
     advance_in_steps(harness, 50)
