@@ -1,6 +1,6 @@
 """Release parked messages, many in one call: read each record, rebuild it for its real topic, append it.
 
-Twin: `delay.release.rebuild` with `store.Store.append`. The twin takes all other cases: an IPv6 host, a message that
+Twin: `delay.rebuild.rebuild` with `store.Store.append`. The twin takes all other cases: an IPv6 host, a message that
 rolls, one with DELAY and TIMER_DELAY_LEVEL, a deleted topic, a due time in the future.
 """
 
