@@ -39,6 +39,7 @@ class Waiting:
         self.got: list[object] = []
         request = Request(Command(code=RequestCode.WMQ_FIND_TIMERS), self.connection)
         held = harness.broker.parts.holds.with_deadline(request, self.answer, 1000, late)
+        assert held.is_accepted  # the request counts as served
         held.when_given(self.got.append)
 
 
