@@ -16,6 +16,11 @@ LISTS = ("formats/kernels/warm.py", "broker/fast/warm.py")
 """The modules that compile all kernels."""
 
 
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    return import_graph(modules())
+
+
 def hashed() -> set[str]:
     """Return the modules whose sources are in the name of the cache."""
     return {path.relative_to(ROOT).as_posix() for pattern in SOURCES for path in ROOT.glob(pattern)}
@@ -38,9 +43,9 @@ def test_kernels_are_found() -> None:
 
 
 @pytest.mark.parametrize("module", KERNEL_MODULES, ids=lambda module: module.name)
-def test_the_cache_depends_on_all_that_a_kernel_compiles(module: Module) -> None:
+def test_the_cache_depends_on_all_that_a_kernel_compiles(module: Module, graph: dict[str, set[str]]) -> None:
     """A kernel compiles the values of the constants that its module imports."""
-    assert {module.name} | import_graph(modules())[module.name] <= hashed()
+    assert {module.name} | graph[module.name] <= hashed()
 
 
 def test_every_kernel_is_compiled_before_its_first_use() -> None:
