@@ -138,10 +138,7 @@ class Dispatch:
                 hook.before_request(address, command)
         except Exception as error:
             return after(error)
-        given = self._serve(request)
-        if command.is_oneway and isinstance(given, Deferred) and given.is_over and given.given is None:
-            return None  # a request that would be held ends without a result
-        return when_known(given, after)
+        return when_known(self._serve(request), after)
 
     def _answer_to(self, connection: Connection, asked: Command | int, error: Exception) -> Command:
         """Return the answer to the exception of a request.
