@@ -61,7 +61,7 @@ class BrokerStats:
         """Pulls that got none. A held pull counts at each check."""
         self.transferred = 0
         """Messages that consumers received."""
-        self.put_rate = Rate(lambda: store.appended)
+        self.put_rate = Rate(lambda: store.dispatched_count)
         self.transferred_rate = Rate(lambda: self.transferred)
         self.found_rate = Rate(lambda: self.found)
         self.missed_rate = Rate(lambda: self.missed)

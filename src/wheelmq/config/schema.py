@@ -68,8 +68,11 @@ class Schema(Generic[T]):
 
     @cached_property
     def mutable(self) -> frozenset[str]:
-        """The settings that can change while the part runs."""
-        return frozenset(one.name for one in self.fields.values() if one.setting.mutable)
+        """The settings that can change while the part runs. A change names a setting by its key of Apache RocketMQ."""
+        found = {one.name: one.setting for one in self.fields.values() if one.setting.mutable}
+        nameless = [name for name, one in found.items() if not one.apache]
+        assert not nameless, f"no request can change {nameless}: a mutable setting needs a key of Apache RocketMQ"
+        return frozenset(found)
 
     @cached_property
     def descriptions(self) -> dict[str, str]:

@@ -44,32 +44,32 @@ class Armed:
         self._held_ms = _NEVER
         self._heap: list[tuple[int, int, Refs]] = []
         self._serial = 0
-        self._staged = DoneBits()
+        self._was_armed = DoneBits()
         self.count = 0
         self.bytes = 0
         """Bytes of the parked records. About this number of bytes is appended when the references fire."""
 
     def arm(self, refs: Refs) -> Refs:
         """Arm `refs`, sorted by fire time. Returns those that were not armed before."""
-        staged = self._staged.get(refs[:, ORIGIN])
-        fresh = refs[~staged] if staged.any() else refs
+        earlier = self._was_armed.get(refs[:, ORIGIN])
+        fresh = refs[~earlier] if earlier.any() else refs
         if len(fresh):
             self._add(fresh)  # first: after an error the caller offers all again, and each is released only once
-            self._staged.update(fresh[:, ORIGIN])
+            self._was_armed.update(fresh[:, ORIGIN])
         return fresh
 
     def was_armed(self, origins: Origins) -> Flags:
         """Return which of `origins` were armed since the start."""
-        return self._staged.get(origins)
+        return self._was_armed.get(origins)
 
     def forget_settled(self, done: DoneBits) -> None:
         """Forget the messages below the floor of each stream in `done`. They are not offered again."""
-        for stream in self._staged.streams():
-            self._staged.of(stream).raise_floor(done.of(stream).floor)
+        for stream in self._was_armed.streams():
+            self._was_armed.of(stream).raise_floor(done.of(stream).floor)
 
     def forget(self, stream: Stream) -> None:
         """Forget all messages of a stream. They are not offered again."""
-        self._staged.forget(stream)
+        self._was_armed.forget(stream)
 
     def requeue(self, refs: Refs) -> None:
         """Put back references that were taken and could not be released."""

@@ -103,7 +103,7 @@ class Store:
         self.journal = Journal()
         self._dispatched_ms = self._flushing_ms = self._flushed_ms = Millis(0)
         self._sync_has_failed = False
-        self.appended = 0
+        self.dispatched_count = 0
         """Number of records dispatched since the start."""
         self.last_stop_was_clean = disk.read(paths.abort) is None
         self.dispatched_to = self.log.start
@@ -355,7 +355,7 @@ class Store:
         reach("dispatch.before")
         grown = self.queues.write(rows)
         reach("dispatch.units")
-        self.appended += len(rows)
+        self.dispatched_count += len(rows)
         self._dispatched_ms = self._last_ms()
         self.dispatched_to = self.log.end
         self._note_last(rows[:, POSITION])

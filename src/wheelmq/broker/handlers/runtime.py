@@ -70,8 +70,8 @@ def runtime_info(sources: MetricSources) -> dict[str, object]:
 def _store(sources: MetricSources) -> dict[str, object]:
     store = sources.engine.store
     first = store.log.record_at(store.log.start)
-    used = round(sources.engine.store.disk.used_share(store.paths.root), 4)
-    total, free = sources.engine.store.disk.space(store.paths.root)
+    used = round(store.disk.used_share(store.paths.root), 4)
+    total, free = store.disk.space(store.paths.root)
     return {
         "commitLogMinOffset": store.log.start,
         "commitLogMaxOffset": store.log.end,
@@ -89,7 +89,7 @@ def _store(sources: MetricSources) -> dict[str, object]:
 
 
 def _puts(sources: MetricSources) -> dict[str, object]:
-    stats, puts, times = sources.stats, sources.stats.put_times.puts, sources.engine.store.appended
+    stats, puts, times = sources.stats, sources.stats.put_times.puts, sources.engine.store.dispatched_count
     before, today = stats.put_mornings
     return {
         "putTps": stats.put_rate.text(),
