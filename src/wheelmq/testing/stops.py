@@ -27,20 +27,25 @@ class Stops:
     def __init__(self, die_at: int | None = None) -> None:
         self.passed: list[str] = []
         self._die_at = die_at
+        self._die_in = ""
         self._patches: list[Any] = []
 
     def arm(self, after: int) -> None:
         """End the run after `after` more failpoints."""
-        self._die_at = len(self.passed) + after
+        self._die_at, self._die_in = len(self.passed) + after, ""
+
+    def arm_in(self, name: str) -> None:
+        """End the run at the next failpoint of this name."""
+        self._die_at, self._die_in = None, name
 
     def disarm(self) -> None:
         """Let the run continue to its end."""
-        self._die_at = None
+        self._die_at, self._die_in = None, ""
 
     def reach(self, name: str) -> None:
         """Replaces `failpoint.reach`."""
         self.passed.append(name)
-        if len(self.passed) - 1 == self._die_at:
+        if len(self.passed) - 1 == self._die_at or name == self._die_in:
             raise Died(name)
 
     def __enter__(self) -> Self:

@@ -87,7 +87,12 @@ class Faults:
         self._disk.used = self._world.randomness.choice((0.0, 0.86, 0.86, 0.95))
 
     def will_die(self) -> None:
-        self._stops.arm(self._world.randomness.randint(0, 60))
+        """Have the broker killed: soon, or at a failpoint whose name was passed. So rare ones are met as often."""
+        r, passed = self._world.randomness, sorted(set(self._stops.passed))
+        if passed and r.random() < 0.5:
+            self._stops.arm_in(r.choice(passed))
+        else:
+            self._stops.arm(r.randint(0, 60))
 
     def cut_power(self) -> None:
         world, r = self._world, self._world.randomness
