@@ -87,3 +87,4 @@ class TimerRecovery:
         self._state.index = index
         for phase in PHASES:
             phase(self._state)
+        self._state.forget_rows()

@@ -105,7 +105,7 @@ def go_back_to_lost(state: Recovery) -> None:
 
 
 def go_back_to_lost_near(state: Recovery) -> None:
-    """Do the same for the messages that `resume.read_near_records` has added to `pending`."""
+    """Set E back for messages without a unit that `resume.read_near_records` has added to `pending`."""
     if len(state.unread):
         go_back_to_lost(state)
 

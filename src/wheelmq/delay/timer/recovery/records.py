@@ -18,7 +18,7 @@ NO_PENDING: Final = np.empty((0, ref.PARKED_COLUMNS), np.int64)
 
 
 class PendingRecords:
-    """The parked messages in scanned records, without most of those that the log has settled meanwhile."""
+    """The parked messages in scanned records. From time to time it drops those that the log has settled."""
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer

@@ -56,6 +56,10 @@ class Recovery:
     cancels: ParkedRows = field(default_factory=lambda: NO_PENDING)
     """The cancels that Apache RocketMQ wrote."""
 
+    def forget_rows(self) -> None:
+        """Free the rows of messages: with millions of them, the recovery of blocks needs the memory."""
+        self.unread, self.pending, self.cancels = NO_UNITS, NO_PENDING, NO_PENDING
+
     @property
     def in_level(self) -> Flags:
         """Which of `pending` are in level queues."""
