@@ -220,7 +220,7 @@ class Holds:
     ) -> Deferred:
         """Hold a request until another part gives `answer`, or until the deadline, for the answer of `on_deadline`.
 
-        Otherwise it is like `wait`. Ends `answer` if the request gets another one, or none.
+        Otherwise it is like `wait`. If the request ends without `answer`, this ends `answer` too.
         """
         if answer.is_over:
             return answer

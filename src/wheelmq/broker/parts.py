@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -62,8 +61,6 @@ from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 from wheelmq.system.unique_ids import UniqueIds
 from wheelmq.system.workers import Workers
-
-log = logging.getLogger(__name__)
 
 
 class Parts:

@@ -35,9 +35,6 @@ class LogGeneration(ABC):
     def queue_of(self, stream: Stream) -> ConsumeQueue: ...
 
     @abstractmethod
-    def queue_id_of(self, stream: Stream) -> int: ...
-
-    @abstractmethod
     def _known(self, stream: Stream, first: int, stop: int) -> Known:
         """Return the function that yields the due times without a read of records."""
 
@@ -51,9 +48,12 @@ class LogGeneration(ABC):
         record = self._store.log.record_at(position)
         if record is None:
             return None
-        place = record.message.topic, record.message.queue_id, record.queue_offset
-        expected = self.topic, self.queue_id_of(origin_stream(origin)), origin_index(origin)
-        return record if place == expected else None
+        is_there = record.message.topic == self.topic and record.queue_offset == origin_index(origin)
+        return record if is_there and self._has_queue_id(origin_stream(origin), record.message.queue_id) else None
+
+    def _has_queue_id(self, stream: Stream, queue_id: int) -> bool:
+        """Return whether a record with `queue_id` can be of `stream`. A scan takes any queue of the timer topic."""
+        return True
 
     def find(self, stream: Stream, first: int, stop: int, wanted: Wanted, until_s: float) -> Found:
         queue, done = self.queue_of(stream), self._done.of(stream)

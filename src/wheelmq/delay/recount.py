@@ -70,7 +70,7 @@ class Recount:
                     return
                 units, files = found
                 indices = index + np.arange(len(units))
-                waits = are_pending(self._done.of(stream), index, units)
+                waits = are_pending(self._done.of(stream), index, units) & (units["size"] > 0)
                 if waits.any():
                     yield Step(stream, indices[waits], units[waits], files)
                 index += len(units)

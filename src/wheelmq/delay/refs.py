@@ -49,15 +49,15 @@ def make(count: int, columns: int = COLUMNS) -> Refs:
 
 
 def build(
-    fire_ms: Values, origins: Values, positions: Values, sizes: Values, is_long: Values, columns: int = COLUMNS
+    fire_ms: Values, origins: Values, positions: Values, sizes: Values, long: Values, columns: int = COLUMNS
 ) -> Refs:
-    """Return references from their values. `is_long` says which delays are over LONG_DELAY_MS."""
+    """Return references from their values. `long` says which delays are over LONG_DELAY_MS."""
     refs = make(len(origins), columns)
     refs[:, FIRE_MS] = fire_ms
     refs[:, ORIGIN] = origins
     refs[:, POSITION] = positions
     refs[:, SIZE] = sizes
-    refs[:, FLAGS] = np.where(is_long, FLAG_LONG, 0)
+    refs[:, FLAGS] = np.where(long, FLAG_LONG, 0)
     return refs
 
 

@@ -3,7 +3,7 @@
 A call from Python must take the lock again after each piece. That takes up to 5 ms while the event loop is busy, and
 then the loop must take the lock back. A piece itself takes about 0.5 ms, so the lock would cost most of the time.
 
-Twin: `system.disk.MappedFile.populate`.
+Twin: `system.mapped_file.MappedFile.populate`.
 """
 
 from __future__ import annotations

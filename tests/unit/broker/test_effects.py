@@ -49,7 +49,7 @@ ELSEWHERE: Final = {
     "flushCommitLogThoroughInterval": "broker/test_flush.py",
     "flushDiskType": "broker/test_flush.py",
     "litePullMessageEnable": "broker/test_pull.py",
-    "longPollingEnable": "broker/test_pull.py",
+    "longPollingEnable": "broker/test_held_pulls.py",
     "mappedFileSizeCommitLog": "store/test_expiry.py",
     "mappedFileSizeConsumeQueue": "broker/test_pull.py",
     "maxIndexNum": "store/test_index.py",

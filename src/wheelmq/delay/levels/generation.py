@@ -14,7 +14,7 @@ from wheelmq.delay.rebuild import real_queue
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.disk.origin import Origin, Stream, origin_index, origin_stream, stream_number
-from wheelmq.formats.disk.parked import due_of
+from wheelmq.formats.disk.parked import level_due_time
 from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
@@ -39,11 +39,14 @@ class LevelGeneration(LogGeneration):
     def queue_id_of(self, stream: Stream) -> int:
         return stream_number(stream) - 1
 
+    def _has_queue_id(self, stream: Stream, queue_id: int) -> bool:
+        return queue_id == self.queue_id_of(stream)
+
     def due_of(self, origin: Origin, record: Record, now_ms: Millis) -> Millis:
-        """Return the due time in the message's unit, or in the properties of `record` if the unit has expired."""
+        """Return the due time in the message's unit. If the unit has expired, `record` and the level give it."""
         level, offset = self._levels.of(origin_stream(origin)), QueueOffset(origin_index(origin))
         if not level.queue.start <= offset < level.queue.end:
-            return due_of(record.message.properties, record.store_ms)
+            return Millis(level_due_time(record.message.properties, record.store_ms, level.delay_ms))
         return level.due_of(offset, now_ms)
 
     def state_of(self, origin: Origin) -> State:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from wheelmq.delay.refs import ORIGIN, POSITION, SIZE
 from wheelmq.delay.timer.details import slots_of
 from wheelmq.delay.timer.log import TimerLog
-from wheelmq.delay.timer.pending_units import NO_UNITS, SLOT_MS
+from wheelmq.delay.timer.pending_units import SLOT_MS
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.message import MAGIC_V1, MAGIC_V2
 from wheelmq.formats.disk.origin import INDEX_MASK, timer_origin
@@ -48,9 +48,6 @@ RECORD_HEAD: Final = Layout(
 )
 STEP_RECORDS: Final = 1 << 16
 """Number of records whose heads are read in one step."""
-
-NONE = NO_UNITS
-"""The messages that a start does not read, with the columns of `pending_units`: none of them."""
 
 
 class RecordUnits(NamedTuple):

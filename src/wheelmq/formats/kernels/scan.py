@@ -10,7 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.disk.message import BLANK_MAGIC, OFFSETS_LOST_MAX, RECORD_BYTES_MIN, SECTOR_BYTES
+from wheelmq.formats.disk.message import (
+    BLANK_MAGIC,
+    OFFSETS_LOST_MAX,
+    RECORD_BYTES_MIN,
+    SECTOR_BYTES,
+    SYS_TRANSACTION,
+    SYS_TRANSACTION_COMMIT,
+)
 from wheelmq.formats.disk.origin import (
     INDEX_BITS,
     KIND_LEVEL,
@@ -197,7 +204,7 @@ def scan_log(
         topic, topic_end = r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES]
         row[TOPIC] = intern_topic(slots, topics, names, used, a, topic, topic_end)
         row[REAL_TOPIC] = -1
-        row[FLAGS] = FLAG_DISPATCHED if (r[rec.SYS_FLAG] & 0xC) in (0, 8) else 0
+        row[FLAGS] = FLAG_DISPATCHED if (r[rec.SYS_FLAG] & SYS_TRANSACTION) in (0, SYS_TRANSACTION_COMMIT) else 0
         if spans[2 * prop.TAGS] >= 0:
             row[TAG_CODE] = java_hash_ascii(a, spans[2 * prop.TAGS], spans[2 * prop.TAGS + 1])
         row[SETTLES] = _settles(a, block, block_end)

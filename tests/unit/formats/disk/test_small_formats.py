@@ -171,7 +171,7 @@ class TestDelayFacts:
 
     def test_a_parked_record_has_stream_due_time_and_key(self) -> None:
         facts = delay_facts(TIMER_TOPIC, 0, self.PARKED, STORED_MS)
-        assert facts == (TIMER_STREAM, 1800000005500, 0, key_hash("T+K"), False, False)
+        assert facts == (TIMER_STREAM, 1800000005500, 0, key_hash("T+K"), False, False, False)
 
     def test_our_cancel_is_decided(self) -> None:
         facts = delay_facts(TIMER_TOPIC, 0, {**self.PARKED, props.TIMER_DEL_UNIQKEY: "T+K"}, STORED_MS)
