@@ -56,13 +56,17 @@ class Steps:
         try:
             return step(*arguments, **keywords)
         except Exception as error:
-            self.failures[name] += 1
-            self.failed_now.add(name)
-            self.last_error = error
-            self._log.warn(
-                name,
-                "the step %r of a tick failed. The other steps continue, and the broker will try it again: %s",
-                name,
-                _Trace(error),
-            )
+            self.note_failure(name, error)
             return None
+
+    def note_failure(self, name: str, error: Exception) -> None:
+        """Count and log the failure of a step."""
+        self.failures[name] += 1
+        self.failed_now.add(name)
+        self.last_error = error
+        self._log.warn(
+            name,
+            "the step %r of a tick failed. The other steps continue, and the broker will try it again: %s",
+            name,
+            _Trace(error),
+        )

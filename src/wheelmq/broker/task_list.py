@@ -32,6 +32,17 @@ NextMs = Callable[[TickTime], int | None]
 """Returns the monotonic time at which a task needs a tick; None if it needs none."""
 
 
+class Interval:
+    """The time at which a task at an interval is due next. The first is one interval after the creation."""
+
+    __slots__ = ("due_ms", "interval_ms")
+
+    def __init__(self, interval_ms: int, now_ms: int) -> None:
+        self.interval_ms = interval_ms
+        self.due_ms = now_ms + interval_ms
+        """A monotonic time."""
+
+
 @dataclass(frozen=True, slots=True)
 class TickTask:
     """Work that ticks do, that a clean stop does, or both."""
@@ -45,32 +56,54 @@ class TickTask:
     """Ends the task at a clean stop. No job of a worker may run any more."""
     closes_after_failure: bool = False
     """Whether `close` runs even if the broker has failed."""
+    interval: Interval | None = None
+    """When the task runs; None if it runs in every tick."""
 
 
 class TaskList:
-    """Runs the tasks, and computes when they need the next tick."""
+    """Runs the tasks, and computes when they need the next tick.
+
+    A tick follows nearly each request, so a task that is not due costs one comparison and no call.
+    """
 
     def __init__(self, tasks: Sequence[TickTask], steps: Steps) -> None:
-        self._tasks = list(tasks)
+        self._tasks: list[TickTask] = []
+        self._runs: list[tuple[str, Callable[[TickTime], int | None], Interval | None]] = []
+        self._next_ms: list[NextMs] = []
+        self._intervals: list[Interval] = []
         self._steps = steps
+        for task in tasks:
+            self.add(task)
 
     def add(self, task: TickTask) -> None:
         """Run `task` after all others."""
         self._tasks.append(task)
+        if task.run is not None:
+            self._runs.append((task.name, task.run, task.interval))
+        if task.next_ms is not None:
+            self._next_ms.append(task.next_ms)
+        if task.interval is not None:
+            self._intervals.append(task.interval)
 
     def run(self, time: TickTime) -> int:
-        """Run all tasks once. Returns the number of records that they appended or dispatched."""
-        count = 0
-        for task in self._tasks:
-            if task.run is not None:
-                found: int | None = self._steps.run(task.name, task.run, time)
-                count += found or 0
+        """Run the tasks that are due. Returns the number of records that they appended or dispatched."""
+        count, now_ms = 0, time.monotonic_ms
+        for name, run, interval in self._runs:
+            if interval is not None:
+                if interval.due_ms > now_ms:
+                    continue
+                interval.due_ms = now_ms + interval.interval_ms
+            try:
+                count += run(time) or 0
+            except Exception as error:
+                self._steps.note_failure(name, error)
         return count
 
     def next_ms(self, time: TickTime) -> int | None:
         """Return the monotonic time at which the first task needs a tick; None if none needs one."""
-        times_ms = [task.next_ms(time) for task in self._tasks if task.next_ms is not None]
-        return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
+        times_ms = [interval.due_ms for interval in self._intervals]
+        times_ms += [time_ms for next_ms in self._next_ms if (time_ms := next_ms(time)) is not None]
+        return min(times_ms, default=None)
 
     def close(self, has_failed: Callable[[], bool]) -> None:
         """Close the tasks in their order. `has_failed` returns whether the broker has failed so far. Raises OSError."""
@@ -79,26 +112,10 @@ class TaskList:
                 task.close()
 
 
-class _Interval:
-    """Runs a function at an interval, for the first time one interval after its creation."""
-
-    __slots__ = ("_due_ms", "_function", "_interval_ms")
-
-    def __init__(self, interval_ms: int, function: Callable[[], object], now_ms: int) -> None:
-        self._interval_ms = interval_ms
-        self._function = function
-        self._due_ms = now_ms + interval_ms
-
-    def run(self, time: TickTime) -> None:
-        if self._due_ms <= time.monotonic_ms:
-            self._due_ms = time.monotonic_ms + self._interval_ms
-            self._function()
-
-    def next_ms(self, time: TickTime) -> int:
-        return self._due_ms
-
-
 def every(name: str, interval_ms: int, function: Callable[[], object], clock: Clock) -> TickTask:
     """Return the task that calls `function` every `interval_ms`."""
-    interval = _Interval(interval_ms, function, clock.monotonic_ms())
-    return TickTask(name, interval.run, interval.next_ms)
+
+    def run(time: TickTime) -> None:
+        function()
+
+    return TickTask(name, run, interval=Interval(interval_ms, clock.monotonic_ms()))

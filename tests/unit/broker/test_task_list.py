@@ -65,14 +65,27 @@ class TestNext:
 class TestEvery:
     def test_a_function_runs_once_an_interval(self) -> None:
         clock, calls = ManualClock(), []
-        task = every("name", 100, lambda: calls.append(clock.monotonic_ms()), clock)
         start_ms = clock.monotonic_ms()
-        assert task.run is not None and task.next_ms is not None
+        tasks = list_of(every("name", 100, lambda: calls.append(clock.monotonic_ms()), clock))
         for _ in range(25):
-            task.run(TickTime(clock.now_ms(), clock.monotonic_ms()))
+            time = TickTime(clock.now_ms(), clock.monotonic_ms())
+            assert tasks.run(time) == 0
+            assert tasks.next_ms(time) == start_ms + 100 * (len(calls) + 1)
             clock.advance(10)
         assert calls == [start_ms + 100, start_ms + 200]
-        assert task.next_ms(NOW) == start_ms + 300
+
+    def test_a_function_that_fails_runs_again_after_its_interval(self) -> None:
+        clock, calls = ManualClock(), []
+
+        def fail() -> None:
+            calls.append(clock.monotonic_ms())
+            raise ValueError("no")
+
+        tasks, start_ms = list_of(every("name", 100, fail, clock)), clock.monotonic_ms()
+        for _ in range(25):
+            tasks.run(TickTime(clock.now_ms(), clock.monotonic_ms()))
+            clock.advance(10)
+        assert calls == [start_ms + 100, start_ms + 200]
 
 
 class TestClose:
