@@ -75,7 +75,7 @@ ELSEWHERE: Final = {
     "timerRollWindowSlot": "delay/timer/test_long_stops.py",
     "timerWarmEnable": "delay/test_prefetch.py",
     "timerWheelEnable": "broker/test_send.py",
-    "transactionCheckMax": "broker/test_transactions.py",
+    "transactionCheckMax": "broker/test_transaction_checks.py",
     "transactionOpMsgMaxSize": "broker/test_transactions.py",
     "rejectTransactionMessage": "broker/test_transactions.py",
     "useServerSideResetOffset": "broker/test_resets.py",

@@ -28,7 +28,7 @@ def advance_in_steps(harness: BrokerHarness, ms: int) -> None:
         harness.tick()
 
 
-@pytest.mark.parametrize("method", ["arm", "armed._add", "armed._staged.update", "notes.take_near", "done.get"])
+@pytest.mark.parametrize("method", ["arm", "armed._add", "armed._was_armed.update", "notes.take_near", "done.get"])
 @pytest.mark.parametrize("asks", [{"delay_ms": 5000}, {"properties": {"DELAY": "2"}}], ids=["timer", "level"])
 def test_messages_of_the_near_lane_are_armed_by_a_later_tick(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, method: str, asks: dict[str, Any]
