@@ -36,8 +36,8 @@ def warm(say: Callable[[str], None]) -> None:
         for rows in (np.zeros(0, TURN_ROW), np.frombuffer(b"", TURN_ROW)):
             views = turn.views(rows)
             turn.in_queue_order(*views, 0)
-            turn.encode_units(*views, 0, 0, written, nothing)
-            turn.near_references(*views, 0, 0, written, 1000, 0, a.no_refs)
+            turn.encode_units(*views, 0, written, nothing)
+            turn.near_references(*views, 0, 0, written, 1000, a.no_refs)
         parked.is_any_delayed(a.journal[:0])
         parked.take(a.journal[:0], a.table(parked.COUNTS)[:0], a.no_refs, nothing, nothing, integers)
         pages.advise_by_pieces(0, 0, 0, 1, 0)

@@ -69,9 +69,7 @@ def in_queue_order(longs: Integers, ints: Ints, first: int) -> bool:
 
 
 @kernel
-def encode_units(
-    longs: Integers, ints: Ints, write_ms: int, long_delay_ms: int, encoded: Bytes, slots_ms: Integers
-) -> None:
+def encode_units(longs: Integers, ints: Ints, write_ms: int, encoded: Bytes, slots_ms: Integers) -> None:
     """Write the unit of each row and its slot, in queue order. `encoded` must hold zeros."""
     for i in range(longs.shape[0]):
         row = np.int64(ints[i, _ORDER])
@@ -84,7 +82,7 @@ def encode_units(
         put64(encoded, at + _UNIT_RECORD_AT, longs[row, _POSITION])
         put32(encoded, at + _UNIT_RECORD_SIZE_AT, np.int64(ints[row, _SIZE]))
         put32(encoded, at + _UNIT_TOPIC_AT, np.int64(ints[row, _TOPIC_HASH]))
-        is_long = longs[row, _DELAY] > long_delay_ms
+        is_long = longs[row, _DELAY] > ref.LONG_DELAY_MS
         put_detail(encoded, at, longs[row, _ORIGIN] & INDEX_MASK, longs[row, _FIRE], is_long)
         slots_ms[i] = slot_ms
 
@@ -97,7 +95,6 @@ def near_references(
     walked_ms: int,
     wheel: Bytes,
     precision_ms: int,
-    long_delay_ms: int,
     refs: Integers,
 ) -> int:
     """Write the references of the rows to arm now into `refs`, in row order. Returns their number.
@@ -121,7 +118,7 @@ def near_references(
         refs[count, ref.POSITION] = longs[i, _POSITION]
         refs[count, ref.SIZE] = np.int64(ints[i, _SIZE])
         refs[count, ref.FLAGS] = (ref.FLAG_ROLL if magic & MAGIC_ROLL else 0) | (
-            ref.FLAG_LONG if longs[i, _DELAY] > long_delay_ms else 0
+            ref.FLAG_LONG if longs[i, _DELAY] > ref.LONG_DELAY_MS else 0
         )
         count += 1
     return count

@@ -46,7 +46,7 @@ def units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArr
     units = np.zeros(len(rows), TIMER_UNIT.dtype)
     if jit.available():
         slots_ms = np.empty(len(rows), np.int64)
-        kernel.encode_units(*kernel.views(rows), write_ms, ref.LONG_DELAY_MS, units.view(np.uint8), slots_ms)
+        kernel.encode_units(*kernel.views(rows), write_ms, units.view(np.uint8), slots_ms)
         return units, slots_ms
     rows = rows[rows["order"]]
     units["size"] = TIMER_UNIT.size
@@ -68,7 +68,7 @@ def near_refs(rows: TurnRows, horizon_ms: int, walked_ms: int, wheel: TimerWheel
     if jit.available():
         refs = ref.make(len(rows))
         count = kernel.near_references(
-            *kernel.views(rows), horizon_ms, walked_ms, wheel.bytes, wheel.precision_ms, ref.LONG_DELAY_MS, refs
+            *kernel.views(rows), horizon_ms, walked_ms, wheel.bytes, wheel.precision_ms, refs
         )
         return refs[:count]
     within = (rows["fire_ms"] <= horizon_ms) | out_of_reach(rows["slot_ms"], walked_ms, wheel)
