@@ -8,17 +8,19 @@ import logging
 import random
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.broker import Broker, open_broker
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.registration import Registrar
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter, NodeSettings
 from wheelmq.broker.start_warnings import body_size_warning
-from wheelmq.broker.task_list import every
+from wheelmq.broker.task_list import TickTask, every
 from wheelmq.config.bounds import FAST_PORT_BELOW
 from wheelmq.config.changes import Origin
 from wheelmq.net.limits import Limits, SocketOptions
@@ -103,7 +105,7 @@ class BrokerApp:
             broker,
             limits=_limits(self.settings),
             sockets=_socket_options(self.settings.broker),
-            after_tick=lambda: self._after_tick(broker, registration),
+            after_tick=partial(self._stop_if_failed, broker.parts.health),
         )
         shell.open(self._server)
         await self._server.listen(self.settings.broker.listen_host, self.settings.broker.listen_port)
@@ -114,6 +116,7 @@ class BrokerApp:
 
             host, port = self.settings.metrics.prom_host, self.settings.metrics.prom_port
             self.exporter = Exporter(broker.parts.metric_sources, loop, host, port)
+        broker.tasks.add(TickTask("registration", lambda at: registration.poll()))
         self._add_memory_tasks(broker, workers)
         registration.start()
         gc.collect()
@@ -153,9 +156,8 @@ class BrokerApp:
                 FAST_PORT_BELOW,
             )
 
-    def _after_tick(self, broker: Broker, registration: Registrar) -> None:
-        registration.poll()
-        if broker.parts.health.failure is not None:
+    def _stop_if_failed(self, health: StoreHealth) -> None:
+        if health.failure is not None:
             self.stopped.set()
 
     async def stop(self) -> None:

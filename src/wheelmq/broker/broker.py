@@ -112,10 +112,10 @@ class Broker:
             self._ticks.forget()  # only a part of a frame came: the sender causes its delay
         if self._health.failure is not None:
             return True  # the tick answers the requests that wait for the disk
+        if self._clock.monotonic_ms() >= self._tick_due_ms or self.parts.flush.is_asked_for():
+            return True
         near_ms = self.parts.timer.pending.next_near_ms()
-        is_near = near_ms is not None and near_ms <= self._clock.now_ms()
-        is_due = self.parts.flush.is_asked_for() or self._clock.monotonic_ms() >= self._tick_due_ms
-        return is_near or is_due or self._records.has_failed
+        return (near_ms is not None and near_ms <= self._clock.now_ms()) or self._records.has_failed
 
     def _finish_round(self) -> None:
         self._ticks.begin()
@@ -124,10 +124,14 @@ class Broker:
         self._served_s += self._ticks.elapsed_s
         self._end(worked=True)
         self._has_served = True
-        self._tick_due_ms = min(self._tick_due_ms, self._ticked_ms + ROUNDS_MS)
+        if self._tick_due_ms > self._ticked_ms + ROUNDS_MS:
+            self._tick_due_ms = self._ticked_ms + ROUNDS_MS
 
-    def tick(self) -> None:
-        """Run the tasks. Once the broker has failed, only answer the requests that wait for the disk."""
+    def tick(self, *, by_event: bool = True) -> None:
+        """Run the tasks. Once the broker has failed, only answer the requests that wait for the disk.
+
+        Tasks rest only in ticks that are not `by_event`.
+        """
         if self._health.failure is not None:
             self.parts.flush.cancel_waiting()
             return
@@ -135,14 +139,14 @@ class Broker:
         self._steps.begin()
         requests_s = self._served_s + self._ticks.elapsed_s  # releases get as much time as requests had
         self._served_s = 0.0
-        count = self.tasks.run(TickTime(self._clock.now_ms(), self._clock.monotonic_ms(), requests_s))
+        count = self.tasks.run(TickTime(self._clock.now_ms(), self._clock.monotonic_ms(), requests_s, by_event))
         self._end(worked=bool(count or self._received or self._has_served))
         self._has_served = False
         if self._health.failure is not None:
             self.parts.flush.cancel_waiting()  # the process may stop before the next tick
 
     def _end(self, *, worked: bool) -> None:
-        if self._records.has_failed and self._records.has_records:
+        if self._records.has_records and self._records.has_failed:
             return  # messages of this round are not in their queues, so the round goes on
         self._ticks.end(worked=worked)
         self.parts.overload.end_round()
@@ -157,7 +161,8 @@ class Broker:
             self._ticked_ms = self._clock.monotonic_ms()
             self._tick_due_ms = self._ticked_ms + wait_ms
             return wait_ms
-        return max(0, self._tick_due_ms - self._clock.monotonic_ms())
+        wait_ms = self._tick_due_ms - self._clock.monotonic_ms()
+        return wait_ms if wait_ms > 0 else 0
 
     def _wait_ms(self) -> int:
         if self._health.rejection is not None and (self.parts.releaser.has_more() or self._records.has_records):

@@ -110,11 +110,12 @@ class Dispatch:
         """Return the answer, or the answer to an exception, and count it once it is known or accepted."""
         if isinstance(given, Deferred) and not given.is_accepted:
             return given.then(partial(self._finish, request))
-        failed = isinstance(given, Exception)
-        answer = self._answer_to(request.connection, request.command, given) if isinstance(given, Exception) else given
-        if request.command.code in self.handlers or failed:
-            self.counts["failed" if failed else "served"] += 1
-        return answer
+        if isinstance(given, Exception):
+            self.counts["failed"] += 1
+            return self._answer_to(request.connection, request.command, given)
+        if request.command.code in self.handlers:
+            self.counts["served"] += 1
+        return given
 
     def _serve_with_hooks(self, request: Request) -> Answer:
         """Serve a request between the RPC hooks.

@@ -109,6 +109,7 @@ class Flush:
         self._of_log = _Side(worker)
         self._of_blocks = _Side(block_worker)
         """Its answers wait for a number of messages put into blocks."""
+        self._sides = self._of_log, self._of_blocks
         self._thorough_ms = 0
         self._patience_ms = 0
         """Additional milliseconds that the log waits for a flush in a burst."""
@@ -154,12 +155,16 @@ class Flush:
 
     def want(self) -> None:
         """Flush all unflushed bytes as soon as the running flush has ended."""
-        for side in self._sides():
+        for side in self._sides:
             side.is_wanted |= self._is_behind(side)
 
     def is_asked_for(self) -> bool:
         """Return whether a requested flush can begin."""
-        return any(side.is_wanted and not side.flight.is_running and self._is_behind(side) for side in self._sides())
+        is_wanted = self._of_log.is_wanted or self._of_blocks.is_wanted
+        return is_wanted and any(self._can_begin(side) for side in self._sides)
+
+    def _can_begin(self, side: _Side) -> bool:
+        return side.is_wanted and not side.flight.is_running and self._is_behind(side)
 
     def tick(self, now_ms: int, *, is_burst: bool = False) -> None:
         """Begin the flushes that are due, in monotonic milliseconds. With ASYNC_FLUSH, a burst delays them."""
@@ -183,15 +188,13 @@ class Flush:
 
     def _begins(self, side: _Side, now_ms: int) -> bool:
         """Return whether a flush of `side` begins now. If so, set when the next one is due."""
-        is_idle = self._health.failure is not None or side.flight.is_running or not self._is_behind(side)
-        if is_idle or not (side.is_wanted or now_ms >= self._flush_ms(side)):
+        if not self._is_behind(side) or side.flight.is_running or self._health.failure is not None:
+            return False
+        if not side.is_wanted and now_ms < self._flush_ms(side):
             return False
         side.is_wanted = False
         side.due_ms = now_ms + self._settings.interval_ms
         return True
-
-    def _sides(self) -> tuple[_Side, _Side]:
-        return self._of_log, self._of_blocks
 
     def _is_behind(self, side: _Side) -> bool:
         """Return whether some bytes of the side are not on disk."""
@@ -209,12 +212,13 @@ class Flush:
 
     def next_ms(self) -> int | None:
         """Return when the next flush is due or an answer has waited too long; None if nothing waits."""
-        timeout_ms = self._settings.sync_timeout_ms
-        waits = [ms + timeout_ms for side in self._sides() if (ms := side.answers.oldest_ms()) is not None]
-        if self._health.failure is None:
-            waits += [
-                self._flush_ms(one) for one in self._sides() if not one.flight.is_running and self._is_behind(one)
-            ]
+        waits: list[int] = []
+        for side in self._sides:
+            began_ms = side.answers.oldest_ms()
+            if began_ms is not None:
+                waits.append(began_ms + self._settings.sync_timeout_ms)
+            if self._is_behind(side) and not side.flight.is_running and self._health.failure is None:
+                waits.append(self._flush_ms(side))
         return min(waits, default=None)
 
     def cancel_waiting(self) -> None:
@@ -222,7 +226,7 @@ class Flush:
         self._answer_overdue(None)
 
     def _answer_overdue(self, before_ms: int | None) -> None:
-        for side in self._sides():
+        for side in self._sides:
             side.answers.end_overdue(before_ms)
 
     def _log_flushed(self, upto: LogPosition) -> None:

@@ -64,4 +64,5 @@ class PutTimes:
 
     def note_read(self, elapsed_s: float) -> None:
         """Note the time that a read of a queue took."""
-        self.longest_read_s = max(self.longest_read_s, elapsed_s)
+        if elapsed_s > self.longest_read_s:
+            self.longest_read_s = elapsed_s

@@ -44,13 +44,16 @@ class RecordDispatch:
 
     def run(self) -> int:
         """Dispatch the new records. An error is logged and counted. Returns the number of records."""
+        if self._store.dispatched_to == self._store.log.end:
+            return 0
         count: int | None = self._steps.run(DISPATCH, self._health.run_or_reject, self._dispatch)
         return count or 0
 
     def close(self) -> None:
         """Dispatch the last records, for a clean stop."""
         try:
-            self._dispatch()
+            if self._store.dispatched_to < self._store.log.end:
+                self._dispatch()
         except Exception as error:
             log.error("queue units are missing, and the next start writes them: %s", error)
 
@@ -60,8 +63,6 @@ class RecordDispatch:
         Returns the number of records. The journal is empty after the first part. An error in the second part loses
         timers in memory, so it fails the broker. The next start finds them in the log.
         """
-        if self._store.dispatched_to == self._store.log.end:
-            return 0
         rows, grown = self._store.dispatch()
         try:
             if self._pending.take_journal(rows):

@@ -49,7 +49,8 @@ class Steps:
         self.last_error: Exception | None = None
 
     def begin(self) -> None:
-        self.failed_now.clear()
+        if self.failed_now:
+            self.failed_now.clear()
 
     def run(self, name: str, step: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T | None:
         """Run a step of the tick. Returns its result, or None when it raises an exception."""

@@ -1,13 +1,14 @@
 """The tasks of a broker: one list, in the order in which each tick runs them.
 
-A task says when it next needs a tick, and runs in every tick. It also says how it ends at a clean stop. A task that
-raises an exception does not stop the others: see `steps`.
+A task says when it next needs a tick, and runs in every tick. Work that can wait runs at intervals, or rests after each
+run. A task also says how it ends at a clean stop. A task that raises an exception does not stop the others: see
+`steps`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from wheelmq.broker.steps import Steps
@@ -22,6 +23,8 @@ class TickTime(NamedTuple):
     monotonic_ms: int
     requests_s: float = 0.0
     """Seconds that requests took since the last tick."""
+    by_event: bool = False
+    """Whether a worker's result or another event caused the tick. Then no task rests."""
 
     def after_wall_ms(self, wall_ms: int | None) -> int | None:
         """Return the monotonic time of `wall_ms`, if nobody sets the clock; None for None."""
@@ -33,14 +36,17 @@ NextMs = Callable[[TickTime], int | None]
 
 
 class Interval:
-    """The time at which a task at an interval is due next. The first is one interval after the creation."""
+    """When a task that does not run in every tick may run next, and when it needs a tick. Both are monotonic times."""
 
-    __slots__ = ("due_ms", "interval_ms")
+    __slots__ = ("due_ms", "interval_ms", "next_ms", "rests")
 
-    def __init__(self, interval_ms: int, now_ms: int) -> None:
+    def __init__(self, interval_ms: int, now_ms: int, *, rests: bool = False) -> None:
+        """Be due one interval after `now_ms`; with `rests`, at `now_ms`."""
         self.interval_ms = interval_ms
-        self.due_ms = now_ms + interval_ms
-        """A monotonic time."""
+        self.rests = rests
+        """Whether the task needs no tick of its own. Only a tick that skipped it needs another one, at `due_ms`."""
+        self.due_ms = now_ms if rests else now_ms + interval_ms
+        self.next_ms: int | None = self.due_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ class TickTask:
     closes_after_failure: bool = False
     """Whether `close` runs even if the broker has failed."""
     interval: Interval | None = None
-    """When the task runs; None if it runs in every tick."""
+    """When the task may run; None if it runs in every tick."""
 
 
 class TaskList:
@@ -68,8 +74,9 @@ class TaskList:
 
     def __init__(self, tasks: Sequence[TickTask], steps: Steps) -> None:
         self._tasks: list[TickTask] = []
-        self._runs: list[tuple[str, Callable[[TickTime], int | None], Interval | None]] = []
+        self._runs: list[tuple[str, Callable[[TickTime], int | None], NextMs | None, Interval | None]] = []
         self._next_ms: list[NextMs] = []
+        """These belong to the tasks that run in every tick."""
         self._intervals: list[Interval] = []
         self._steps = steps
         for task in tasks:
@@ -79,29 +86,34 @@ class TaskList:
         """Run `task` after all others."""
         self._tasks.append(task)
         if task.run is not None:
-            self._runs.append((task.name, task.run, task.interval))
-        if task.next_ms is not None:
-            self._next_ms.append(task.next_ms)
-        if task.interval is not None:
+            self._runs.append((task.name, task.run, task.next_ms, task.interval))
+        if task.run is not None and task.interval is not None:
             self._intervals.append(task.interval)
+        elif task.next_ms is not None:
+            self._next_ms.append(task.next_ms)
 
     def run(self, time: TickTime) -> int:
         """Run the tasks that are due. Returns the number of records that they appended or dispatched."""
         count, now_ms = 0, time.monotonic_ms
-        for name, run, interval in self._runs:
+        for name, run, next_ms, interval in self._runs:
             if interval is not None:
-                if interval.due_ms > now_ms:
+                if interval.due_ms > now_ms and not (interval.rests and time.by_event):
+                    interval.next_ms = interval.due_ms
                     continue
                 interval.due_ms = now_ms + interval.interval_ms
+                interval.next_ms = interval.due_ms
             try:
                 count += run(time) or 0
+                if interval is not None and interval.rests:
+                    asked_ms = None if next_ms is None else next_ms(time)
+                    interval.next_ms = None if asked_ms is None else max(asked_ms, interval.due_ms)
             except Exception as error:
                 self._steps.note_failure(name, error)
         return count
 
     def next_ms(self, time: TickTime) -> int | None:
         """Return the monotonic time at which the first task needs a tick; None if none needs one."""
-        times_ms = [interval.due_ms for interval in self._intervals]
+        times_ms = [time_ms for interval in self._intervals if (time_ms := interval.next_ms) is not None]
         times_ms += [time_ms for next_ms in self._next_ms if (time_ms := next_ms(time)) is not None]
         return min(times_ms, default=None)
 
@@ -119,3 +131,11 @@ def every(name: str, interval_ms: int, function: Callable[[], object], clock: Cl
         function()
 
     return TickTask(name, run, interval=Interval(interval_ms, clock.monotonic_ms()))
+
+
+def resting(task: TickTask, rest_ms: int, clock: Clock) -> TickTask:
+    """Return `task` with at least `rest_ms` between two runs, unless an event causes the tick.
+
+    A tick during the rest requests another one at the end of the rest.
+    """
+    return replace(task, interval=Interval(rest_ms, clock.monotonic_ms(), rests=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from wheelmq.broker.background_jobs import run_in_background
@@ -15,7 +16,7 @@ from wheelmq.broker.record_dispatch import DISPATCH
 from wheelmq.broker.statistics import RATES_SAMPLE_MS
 from wheelmq.broker.store_tasks import store_tasks
 from wheelmq.broker.table_saves import FILTERS_PERSIST_MS
-from wheelmq.broker.task_list import TickTask, TickTime, every
+from wheelmq.broker.task_list import TickTask, TickTime, every, resting
 from wheelmq.broker.timer_progress import TIMER_RATES_SAMPLE_MS, TimerProgressLog
 from wheelmq.observe.stats import SAMPLE_MS
 from wheelmq.store.index import MessageIndex
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 CHORES: Final = "chores"
 TIMER_CHORES: Final = "timer chores"
 """Names that several tasks share in the log and in the metrics."""
+REST_MS: Final = 10
+"""Time between two runs of a task that no client waits for. Under load, a tick follows nearly each request."""
 
 
 def broker_tasks(parts: Parts) -> list[TickTask]:
@@ -58,11 +61,11 @@ def _periodic_tasks(parts: Parts) -> list[TickTask]:
 def _tick_tasks(parts: Parts) -> list[TickTask]:
     """Return the work of each tick in its order, and of a clean stop in its order."""
     run, pending, armed = parts.health.run_or_reject, parts.timer.pending, parts.timer.pending.armed
-    release_s, warm = parts.settings.requests.release_slice_ms / 1000, parts.prefetcher
+    release_s, rest = parts.settings.requests.release_slice_ms / 1000, _rest_of(parts)
     return [
         TickTask(CHORES, lambda at: parts.table_saves.poll(at.monotonic_ms), lambda at: parts.table_saves.next_ms()),
         TickTask(CHORES, lambda at: parts.new_queues.tick(), lambda at: parts.new_queues.next_ms()),
-        TickTask(CHORES, lambda at: parts.health.poll(at.monotonic_ms)),
+        rest(TickTask(CHORES, lambda at: parts.health.poll(at.monotonic_ms))),
         TickTask(
             "arm near timers",
             lambda at: pending.arm_near(at.wall_ms),
@@ -73,11 +76,11 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
             lambda at: parts.block_scheduler.tick(at.wall_ms),
             lambda at: at.after_wall_ms(parts.block_scheduler.next_ms()),
         ),
-        TickTask(TIMER_CHORES, lambda at: parts.timer_log_preallocator.poll()),
-        TickTask(TIMER_CHORES, lambda at: parts.block_prefetcher.poll()),
-        *([] if warm is None else [TickTask(TIMER_CHORES, lambda at: warm.poll(at.wall_ms))]),
-        TickTask(
-            TIMER_CHORES, lambda at: parts.timer_stops.poll(at.monotonic_ms), lambda at: parts.timer_stops.next_ms()
+        *map(rest, _prefetch_tasks(parts)),
+        rest(
+            TickTask(
+                TIMER_CHORES, lambda at: parts.timer_stops.poll(at.monotonic_ms), lambda at: parts.timer_stops.next_ms()
+            )
         ),
         TickTask(
             "transaction checks",
@@ -113,17 +116,31 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
     ]
 
 
+def _prefetch_tasks(parts: Parts) -> list[TickTask]:
+    """Return the tasks that bring files and records of timers into memory ahead of their use."""
+    prefetcher = parts.prefetcher
+    return [
+        TickTask(TIMER_CHORES, lambda at: parts.timer_log_preallocator.poll()),
+        TickTask(TIMER_CHORES, lambda at: parts.block_prefetcher.poll()),
+        *([] if prefetcher is None else [TickTask(TIMER_CHORES, lambda at: prefetcher.poll(at.wall_ms))]),
+    ]
+
+
 def _answer_tasks(parts: Parts) -> list[TickTask]:
     """Return the tasks that answer requests, or send them."""
+
+    rest = _rest_of(parts)
 
     def held_next_ms(at: TickTime) -> int | None:
         return at.monotonic_ms if parts.holds.has_more() else parts.holds.next_deadline_ms()
 
     return [
-        TickTask(
-            "pipeline",
-            lambda at: parts.pipeline.tick(at.wall_ms, at.monotonic_ms),
-            lambda at: parts.pipeline.next_ms(at.monotonic_ms),
+        rest(
+            TickTask(
+                "pipeline",
+                lambda at: parts.pipeline.tick(at.wall_ms, at.monotonic_ms),
+                lambda at: parts.pipeline.next_ms(at.monotonic_ms),
+            )
         ),
         TickTask(
             "slices",
@@ -131,7 +148,9 @@ def _answer_tasks(parts: Parts) -> list[TickTask]:
             lambda at: at.monotonic_ms if parts.slices.has_more() else None,
         ),
         TickTask("held requests", lambda at: parts.holds.expire(at.monotonic_ms), held_next_ms),
-        TickTask("calls", lambda at: parts.calls.expire(at.monotonic_ms), lambda at: parts.calls.next_deadline_ms()),
+        rest(
+            TickTask("calls", lambda at: parts.calls.expire(at.monotonic_ms), lambda at: parts.calls.next_deadline_ms())
+        ),
         TickTask("notify members", lambda at: parts.member_changes.notify_members()),
         TickTask(
             "flush",
@@ -143,24 +162,30 @@ def _answer_tasks(parts: Parts) -> list[TickTask]:
 
 def _file_tasks(parts: Parts) -> list[TickTask]:
     """Return the tasks that write files no request waits for, and that end the files at a stop."""
-    index, pacing = parts.index, parts.index_pacing
+    index, pacing, rest = parts.index, parts.index_pacing, _rest_of(parts)
     return [
         TickTask("timer check", lambda at: parts.count_audit.poll(), lambda at: parts.count_audit.next_ms()),
         TickTask("transactions", close=parts.transactions.close),
         TickTask(CHORES, close=parts.table_saves.close, closes_after_failure=True),
         TickTask("pipeline", close=parts.pipeline.close),
         TickTask(TIMER_CHORES, close=parts.timer_metrics.close),
-        *([] if index is None or pacing is None else [_index_task(index, pacing)]),
+        *([] if index is None or pacing is None else [rest(_index_task(index, pacing))]),
         TickTask("held queries", lambda at: parts.holds.wake(index)),
-        TickTask("snapshots", lambda at: parts.snapshots.poll(at.monotonic_ms), close=parts.snapshots.close),
+        rest(TickTask("snapshots", lambda at: parts.snapshots.poll(at.monotonic_ms), close=parts.snapshots.close)),
         TickTask("blocks", close=parts.block_scheduler.close),
-        TickTask(
-            "delay offsets", lambda at: parts.delay_offsets.poll(at.monotonic_ms), close=parts.delay_offsets.close
+        rest(
+            TickTask(
+                "delay offsets", lambda at: parts.delay_offsets.poll(at.monotonic_ms), close=parts.delay_offsets.close
+            )
         ),
-        TickTask("files ahead", lambda at: parts.preallocator.poll(parts.timer.pending.armed.bytes)),
+        rest(TickTask("files ahead", lambda at: parts.preallocator.poll(parts.timer.pending.armed.bytes))),
         TickTask("store", close=parts.store.close),
     ]
 
 
 def _index_task(index: MessageIndex, pacing: IndexPacing) -> TickTask:
     return TickTask("message index", lambda at: pacing.poll(), lambda at: pacing.next_ms(), close=index.close)
+
+
+def _rest_of(parts: Parts) -> Callable[[TickTask], TickTask]:
+    return partial(resting, rest_ms=REST_MS, clock=parts.clock)

@@ -107,5 +107,7 @@ class PendingTable:
 
     def next_near_ms(self) -> int | None:
         """Return the wall time at which the next message enters the near lane; None without one."""
-        next_ms = min(self.levels.next_ms(), self.notes.next_near_ms)
+        level_ms, next_ms = self.levels.next_ms(), self.notes.next_near_ms
+        if level_ms < next_ms:
+            next_ms = level_ms
         return next_ms - NEAR_MS if next_ms < ref.FAR_MS else None

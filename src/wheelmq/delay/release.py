@@ -131,6 +131,9 @@ class Releaser:
 
         Raises OSError when the log cannot be written. The messages that were not appended stay in the ring.
         """
+        if not self._ring:
+            self._is_leaving = False
+            return 0
         released = 0
         late_ms = self._ring.late_ms(now_ms)
         began = self._store.clock.monotonic()

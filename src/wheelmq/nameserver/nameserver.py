@@ -96,7 +96,7 @@ class NameServer:
         """Return that a tick is due. Requests leave no work for the end of a round, and a tick is cheap."""
         return True
 
-    def tick(self) -> None:
+    def tick(self, *, by_event: bool = True) -> None:
         """Remove the brokers that did not register in time."""
         now_ms = self._now_ms()
         if now_ms >= self._next_scan_ms:

@@ -24,8 +24,12 @@ class Core(Protocol[C]):
         """Finish the work of a round. Returns whether a tick is due."""
         ...
 
-    def tick(self) -> None:
-        """Do the work that time and worker threads bring."""
+    def tick(self, *, by_event: bool = True) -> None:
+        """Do the work that time and worker threads bring.
+
+        `by_event` says whether something other than a request or the time caused the tick: a worker has a result, or
+        a connection was lost. Other ticks may postpone work that can wait.
+        """
         ...
 
     def next_tick_ms(self) -> int | None:

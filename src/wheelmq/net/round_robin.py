@@ -43,9 +43,12 @@ class RoundRobin:
     def begin(self) -> tuple[float, int]:
         """Begin a turn. Return its end, and the bytes of answers that may be queued in it."""
         now_s = self._now_s()
-        if self._ends_s is None:
-            self._ends_s = now_s + ROUND_S
-        return max(self._ends_s, now_s + SHORT_S), max(ROUND_BYTES - self._bytes, SHORT_BYTES)
+        ends_s, bytes_max = self._ends_s, ROUND_BYTES - self._bytes
+        if ends_s is None:
+            self._ends_s = ends_s = now_s + ROUND_S
+        elif ends_s < now_s + SHORT_S:
+            ends_s = now_s + SHORT_S
+        return ends_s, bytes_max if bytes_max > SHORT_BYTES else SHORT_BYTES
 
     def charge(self, count: int) -> None:
         """Count bytes of answers."""

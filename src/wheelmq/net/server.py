@@ -13,6 +13,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar, cast
 
 from wheelmq.formats.disk.message import Host
@@ -211,12 +212,13 @@ class ServerConnection(asyncio.BufferedProtocol):
     def send(self, frame: bytes) -> None:
         """Queue a frame. It leaves at the end of the round or tick."""
         if self.is_open:
+            server, size = self._server, len(frame)
             if not self._out:
-                self._server.dirty.append(self)
+                server.dirty.append(self)
             self._out.append(frame)
-            self._queued_bytes += len(frame)
-            self._server.memory_guard.charge(len(frame))
-            self._server.round_robin.charge(len(frame))
+            self._queued_bytes += size
+            server.memory_guard.charge(size)
+            server.round_robin.charge(size)
 
     def flush(self) -> None:
         if self._writer is not None and self._out:
@@ -324,6 +326,8 @@ class Server:
         """Whether the end of a round is scheduled."""
         self._tick_asked = False
         """Whether to run a tick even if the core needs none."""
+        self._alarm_rang = False
+        """Whether the time of the next tick has come."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self._idle_alarm: asyncio.TimerHandle | None = None
@@ -384,9 +388,10 @@ class Server:
         failed = self.failed_ticks
         is_due = self._attempt(self.core.end_round)
         self.write()
-        if is_due or self._tick_asked or self.failed_ticks > failed:
-            self._tick_asked = False
-            self._attempt(self.core.tick)
+        if is_due or self._tick_asked or self._alarm_rang or self.failed_ticks > failed:
+            tick = partial(self.core.tick, by_event=self._tick_asked)
+            self._tick_asked = self._alarm_rang = False
+            self._attempt(tick)
         wait_ms = self._attempt(self.core.next_tick_ms)
         self.write()
         self.round_robin.end_round()
@@ -409,7 +414,7 @@ class Server:
     def _set_alarm(self, wait_ms: int | None) -> None:
         """Schedule the next tick in `wait_ms`, in place of the one that was scheduled."""
         if wait_ms == 0:
-            self.schedule_tick()
+            self._ring()
             wait_ms = None
         at = None if wait_ms is None else self.loop.time() + wait_ms / 1000
         if self._alarm is not None:
@@ -418,11 +423,16 @@ class Server:
             self._alarm.cancel()
             self._alarm = None
         if at is not None:
-            self._alarm, self._alarm_at = self.loop.call_at(at, self._ring), at
+            self._alarm, self._alarm_at = self.loop.call_at(at, self._alarm_ended), at
 
     def _ring(self) -> None:
+        """Schedule a tick, because its time has come."""
+        self._alarm_rang = True
+        self.schedule_round()
+
+    def _alarm_ended(self) -> None:
         self._alarm = None
-        self.schedule_tick()
+        self._ring()
 
     def write(self) -> None:
         """Write the queued frames of all connections to their sockets."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 _GROWTH = 1.05
 _BUCKETS = 512
+_BUCKETS_PER_E = 1 / math.log(_GROWTH)
+"""Buckets between a value and e times this value."""
 
 
 class Histogram:
@@ -16,17 +17,18 @@ class Histogram:
 
     def __init__(self, least: float) -> None:
         self._least = least
-        self._counts: npt.NDArray[np.int64] = np.zeros(_BUCKETS, np.int64)
+        self._counts = [0] * _BUCKETS
         self.count = 0
         self.total = 0.0
         self.greatest = 0.0
 
     def add(self, value: float, times: int = 1) -> None:
-        place = 0 if value <= self._least else math.ceil(math.log(value / self._least, _GROWTH))
-        self._counts[min(place, _BUCKETS - 1)] += times
+        place = 0 if value <= self._least else math.ceil(math.log(value / self._least) * _BUCKETS_PER_E)
+        self._counts[place if place < _BUCKETS else -1] += times
         self.count += times
         self.total += value * times
-        self.greatest = max(self.greatest, value)
+        if value > self.greatest:
+            self.greatest = value
 
     def percentile(self, share: float) -> float:
         """Return the upper bound of the bucket with the percentile `share` (0 to 1), or 0 if nothing was counted.
@@ -43,7 +45,7 @@ class Histogram:
         if bound < self._least:
             return 0
         place = math.floor(math.log(bound / self._least, _GROWTH) + 1e-9)
-        return int(self._counts[: place + 1].sum())
+        return sum(self._counts[: place + 1])
 
     def summary(self) -> dict[str, float]:
         """Return count, mean, p50, p99 and greatest value, in the unit of the values."""

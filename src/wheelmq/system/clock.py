@@ -29,14 +29,11 @@ class Clock(Protocol):
 
 
 class SystemClock:
+    monotonic = staticmethod(time.monotonic)
+    processor = staticmethod(time.thread_time)
+
     def now_ms(self) -> Millis:
         return Millis(time.time_ns() // 1_000_000)
 
-    def monotonic(self) -> float:
-        return time.monotonic()
-
     def monotonic_ms(self) -> int:
         return int(time.monotonic() * 1000)
-
-    def processor(self) -> float:
-        return time.thread_time()

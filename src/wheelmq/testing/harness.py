@@ -279,11 +279,11 @@ class BrokerHarness:
 
     # Time ----------------------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """End a round, tick as if a tick was requested, and write the answers."""
+    def tick(self, *, by_event: bool = True) -> None:
+        """End a round, tick as if an event or the time caused it, and write the answers."""
         self.broker.end_round()
         self._raise_failed()
-        self.broker.tick()
+        self.broker.tick(by_event=by_event)
         self._raise_failed()
         self._write()
 
@@ -292,7 +292,7 @@ class BrokerHarness:
         is_due = self.broker.end_round()
         self._raise_failed()
         if is_due:
-            self.broker.tick()
+            self.broker.tick(by_event=False)
             self._raise_failed()
         self._write()
         return is_due
@@ -310,10 +310,10 @@ class BrokerHarness:
             if not connection.is_open:
                 self._notify_lost(connection)
 
-    def settle(self) -> None:
+    def settle(self, *, by_event: bool = True) -> None:
         """Tick until the broker asks for no further tick at this moment."""
         for _ in range(TICKS_MAX):
-            self.tick()
+            self.tick(by_event=by_event)
             if self.broker.next_tick_ms() > 0:
                 return
         raise AssertionError("the broker always has more work")
@@ -336,12 +336,12 @@ class BrokerHarness:
                 return
             wait_ms = self.broker.next_tick_ms()
             if wait_ms == 0:
-                self.settle()
+                self.settle(by_event=False)
                 wait_ms = self.broker.next_tick_ms()
             passes_ms = min(wait_ms, end_ms - self.now_ms, max(1, next_work_ms - self.now_ms))
             self.clock.advance(passes_ms)
             if passes_ms == wait_ms:
-                self.settle()
+                self.settle(by_event=False)
 
     def advance_to_next(self) -> int:
         """Let time pass until the broker asks for a tick, and tick. Returns the time that passed."""

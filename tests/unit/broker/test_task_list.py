@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from wheelmq.broker.steps import Steps
-from wheelmq.broker.task_list import TaskList, TickTask, TickTime, every
+from wheelmq.broker.task_list import TaskList, TickTask, TickTime, every, resting
 from wheelmq.formats.units import Millis
 from wheelmq.testing.clock import ManualClock
 
@@ -110,3 +110,47 @@ class TestClose:
 
     def test_a_failure_during_the_stop_counts_at_once(self) -> None:
         assert self.closed(fails_at="before") == ["before", "tables"]
+
+
+class TestResting:
+    def test_a_tick_in_the_rest_skips_the_task_and_asks_for_a_tick_at_its_end(self) -> None:
+        clock, ran = ManualClock(), 0
+
+        def run(time: TickTime) -> None:
+            nonlocal ran
+            ran += 1
+
+        tasks = list_of(resting(TickTask("rests", run), 10, clock))
+        start_ms = clock.monotonic_ms()
+
+        def tick(*, by_event: bool = False) -> int | None:
+            time = TickTime(clock.now_ms(), clock.monotonic_ms(), by_event=by_event)
+            tasks.run(time)
+            return tasks.next_ms(time)
+
+        assert tick() is None and ran == 1, "it ran, and needs no tick"
+        clock.advance(4)
+        assert tick() == start_ms + 10 and ran == 1
+        clock.advance(6)
+        assert tick() is None and ran == 2
+        assert tick(by_event=True) is None and ran == 3, "an event ends the rest"
+
+    def test_a_task_that_asks_for_a_tick_gets_it_after_its_rest(self) -> None:
+        clock = ManualClock()
+        start_ms = clock.monotonic_ms()
+        for asked_ms, expected_ms in ((3, 10), (25, 25), (None, None)):
+            asked = None if asked_ms is None else start_ms + asked_ms
+            task = TickTask("rests", lambda time: 1, lambda time, asked=asked: asked)  # type: ignore[misc]
+            tasks, time = list_of(resting(task, 10, clock)), TickTime(clock.now_ms(), clock.monotonic_ms())
+            assert tasks.run(time) == 1
+            assert tasks.next_ms(time) == (None if expected_ms is None else start_ms + expected_ms)
+
+    def test_a_task_that_fails_is_tried_again_after_its_rest(self) -> None:
+        clock = ManualClock()
+
+        def fail(time: TickTime) -> None:
+            raise ValueError("broken")
+
+        tasks, time = list_of(resting(TickTask("bad", fail), 10, clock)), TickTime(clock.now_ms(), clock.monotonic_ms())
+        tasks.run(time)
+        assert tasks.next_ms(time) == clock.monotonic_ms() + 10

@@ -28,6 +28,8 @@ class FakeCore:
         self.tick_error: Exception | None = None
         self.on_tick: Callable[[], None] = lambda: None
         self.ticks = 0
+        self.by_event: bool | None = None
+        """Whether an event caused the last tick."""
         self.round_error: Exception | None = None
         self.is_due = True
         self.rounds = 0
@@ -40,8 +42,9 @@ class FakeCore:
     def connection_lost(self, connection: ServerConnection) -> None:
         self.lost += 1
 
-    def tick(self) -> None:
+    def tick(self, *, by_event: bool = True) -> None:
         self.ticks += 1
+        self.by_event = by_event
         if self.tick_error is not None:
             raise self.tick_error
         self.on_tick()
@@ -253,9 +256,11 @@ def test_an_alarm_or_another_thread_causes_a_tick_without_a_round() -> None:
         ticks = core.ticks
         server.on_loop(lambda: None)
         await until(lambda: core.ticks == ticks + 1)
+        assert core.by_event is True
         core.wait_ms = 1
         server.schedule_round()
         await until(lambda: core.ticks >= ticks + 4)
+        assert core.by_event is False
 
     serve(core, play)
 

@@ -92,6 +92,8 @@ class TableFile:
 
     def poll(self, monotonic_ms: int) -> None:
         """Begin a write if one is due."""
+        if self._changes == self._saved:
+            return
         due_ms = self.next_ms()
         if due_ms is None or due_ms > monotonic_ms:
             return
@@ -104,7 +106,7 @@ class TableFile:
 
     def next_ms(self) -> int | None:
         """Return when the next write is due, or None if there is nothing to write."""
-        if self._flight.is_running or self._changes == self._saved:
+        if self._changes == self._saved or self._flight.is_running:
             return None
         return max(self._rest_until_ms, 0 if self._waiting else self._due_ms)
 

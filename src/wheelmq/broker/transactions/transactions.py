@@ -146,12 +146,10 @@ class Transactions:
         snapshot. `is_snapshot_due` returns whether the next snapshot may be taken at a monotonic time.
         """
         self._move_on()
-        return self.retry.run(monotonic_ms, lambda: self._write_ops(monotonic_ms, is_snapshot_due))
-
-    def _write_ops(self, monotonic_ms: int, is_snapshot_due: Callable[[int], bool]) -> int:
         due_ms = self._ops.next_ms()
-        is_due = due_ms is not None and (due_ms <= monotonic_ms or is_snapshot_due(monotonic_ms))
-        return self._ops.write() if is_due else 0
+        if due_ms is None or not (due_ms <= monotonic_ms or is_snapshot_due(monotonic_ms)):
+            return 0
+        return self.retry.run(monotonic_ms, self._ops.write)
 
     def next_ms(self) -> int | None:
         """Return the time of the next work, or None if it is unknown."""

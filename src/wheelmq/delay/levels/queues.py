@@ -190,7 +190,7 @@ class LevelQueues:
 
     def next_ms(self) -> int:
         """Return the least due time at the head of a level, or NEVER_MS when all messages are staged."""
-        return min((level.head_ms for level in self._levels.values()), default=NEVER_MS)
+        return min(level.head_ms for level in self._levels.values()) if self._levels else NEVER_MS
 
     def have_due(self, now_ms: Millis, until_ms: int) -> bool:
         """Return whether a message that is not staged is due by `until_ms`."""
