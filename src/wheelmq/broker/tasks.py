@@ -169,7 +169,7 @@ def _file_tasks(parts: Parts) -> list[TickTask]:
         TickTask(CHORES, close=parts.table_saves.close, closes_after_failure=True),
         TickTask("pipeline", close=parts.pipeline.close),
         TickTask(TIMER_CHORES, close=parts.timer_metrics.close),
-        *([] if index is None or pacing is None else [rest(_index_task(index, pacing))]),
+        *([] if index is None or pacing is None else [_index_task(index, pacing)]),
         TickTask("held queries", lambda at: parts.holds.wake(index)),
         rest(TickTask("snapshots", lambda at: parts.snapshots.poll(at.monotonic_ms), close=parts.snapshots.close)),
         TickTask("blocks", close=parts.block_scheduler.close),
