@@ -28,11 +28,6 @@ PACE_MS = 1000
 """The default of the setting pipeline_pace_ms."""
 
 
-@pytest.fixture
-def model(harness: BrokerHarness) -> PipelineModel:
-    return PipelineModel(harness)
-
-
 def poll(harness: BrokerHarness, epoch: int, timeout_ms: int = 1000) -> Ask:
     ext = headers.texts(epoch=epoch, timeoutMs=timeout_ms)
     asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext=ext), harness.connect())

@@ -33,11 +33,6 @@ LEVEL_MS = {1: 1000, 2: 5000, 3: 10_000}
 BORN = Host(b"\x20\x01\x0d\xb8" + bytes(11) + b"\7", 4711)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 def scheduled(level: int, body: bytes, **properties: str) -> Message:
     """A message with a level, as Apache stores it."""
     real = {props.REAL_TOPIC: "T", props.REAL_QID: "0", props.UNIQ_KEY: body.decode(), props.DELAY: str(level)}

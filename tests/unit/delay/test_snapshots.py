@@ -25,11 +25,6 @@ from wheelmq.testing.workers import HeldWorker
 WAITS_MS = 60_000
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 @pytest.fixture(autouse=True)
 def capture_info_logs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "wheelmq.store")

@@ -45,11 +45,6 @@ def write(path: Path, at: int, data: bytes) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
 def stopped(harness: BrokerHarness) -> Iterator[tuple[BrokerHarness, list[Record]]]:
     """A killed broker with ten messages in its log. A test may damage the log before the start."""
     records = send_all(harness, 10)

@@ -30,16 +30,6 @@ from wheelmq.testing.workers import HeldWorker
 DELAYS_MS = [500, 3000, 4500, 8000, 15_000, 30_000]
 
 
-@pytest.fixture
-def model(harness: BrokerHarness) -> PipelineModel:
-    return PipelineModel(harness)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 def send_all(harness: BrokerHarness) -> list[bytes]:
     bodies = [b"%d" % delay_ms for delay_ms in DELAYS_MS]
     for delay_ms, body in zip(DELAYS_MS, bodies, strict=True):
