@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.delay.test_release import REAL, park_raw
+from tests.unit.delay.parked import REAL, park_raw
 from wheelmq.delay.timer import row_check
 from wheelmq.delay.timer.row_check import RowCheck
 from wheelmq.delay.timer.turns import Part, TurnPlan, TurnRejected
