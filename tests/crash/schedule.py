@@ -85,7 +85,7 @@ WITHOUT_TURNS: Final = ("lane.armed", "lane.scan")
 """Failpoints of a broker that arms messages itself; tests/unit/broker/test_fallback.py ends there."""
 
 WITH_APACHES_STORE: Final = ("recover.offsets",)
-"""Failpoints of the first start on a store of Apache RocketMQ. tests/unit/delay/test_level_queues.py ends there."""
+"""Failpoints of the first start on a store of Apache RocketMQ. tests/unit/delay/test_apache_levels.py ends there."""
 
 IN_TRANSACTIONS: Final = (
     "transaction.asked",
