@@ -27,6 +27,7 @@ PAGE: Final = ROOT / "docs" / "request-codes.md"
 BY_HARNESS: Final = {
     RequestCode.SEND_MESSAGE: "tests/unit/broker/test_send.py",
     RequestCode.SEND_BATCH_MESSAGE: "tests/unit/broker/test_send.py",
+    RequestCode.WMQ_PIPELINE_PLAN: "tests/unit/broker/test_pipeline_handlers.py",
 }
 """Codes that tests send without naming them."""
 
