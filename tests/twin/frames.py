@@ -1,4 +1,4 @@
-"""Strategies for frames of sends: plain, unusual and damaged ones."""
+"""Frames of sends: builders of plain ones, and strategies for plain, unusual and damaged ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
+
+from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.frame import Command
 
 TOPICS = [
     "Alpha",
@@ -232,3 +235,31 @@ def streams(draw: st.DrawFn) -> bytes:
     if draw(st.integers(0, 5)) == 0:
         stream = stream[: draw(st.integers(0, len(stream)))]
     return stream
+
+
+def send_frame(topic: str, properties: str, *, is_binary: bool = False) -> bytes:
+    """Return a send of one message. The separators in `properties` are JSON escapes, also for a binary header."""
+    if is_binary:
+        text = f"UNIQ_KEY\x01{'0A' * 16}\x02{properties}"
+        return binary_send_frame(topic, text.replace("\\u0001", "\x01").replace("\\u0002", "\x02"))
+    header = (
+        f'{{"code":310,"extFields":{{"a":"g","b":"{topic}","c":"TBW102","d":"4","e":"1","f":"0","g":"1700000000000",'
+        f'"h":"0","i":"UNIQ_KEY\\u0001{"0A" * 16}\\u0002{properties}","j":"0","k":"false","m":"false"}},"flag":0,'
+        f'"language":"JAVA","opaque":5,"serializeTypeCurrentRPC":"JSON","version":479}}'
+    ).encode()
+    return (4 + len(header) + 3).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header + b"abc"
+
+
+def binary_send_frame(topic: str, properties: str) -> bytes:
+    fields = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0"}
+    ext = fields | {"i": properties, "j": "0", "k": "false", "m": "false"}
+    return frame.encode_binary(Command(code=310, opaque=5, ext=ext, body=b"abc", language="JAVA"))
+
+
+def batch_frame(count: int, shared: str, last: bytes = b"", *, is_binary: bool = False) -> bytes:
+    """Return a batch of `count` messages to queue 1 of Alpha. The last message also has the properties of `last`."""
+    fields = {"a": "g", "b": "Alpha", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0"}
+    own = b"WAIT\x01false\x02TAGS\x01TagA\x02UNIQ_KEY\x01%032X\x02"
+    messages = [(i, b"body %d" % i, own % i + (last if i == count - 1 else b"")) for i in range(count)]
+    command = Command(code=320, opaque=5, ext=fields | {"i": shared, "m": "true"}, body=batch_body(messages))
+    return frame.encode_binary(command) if is_binary else frame.encode(command)

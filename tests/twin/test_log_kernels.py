@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.twin.frames import streams
-from tests.twin.test_send_and_release import START_MS, Peer
+from tests.twin.twins import START_MS, Peer
 from wheelmq.broker.store_sizes import store_sizes
 from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.done import DoneBits

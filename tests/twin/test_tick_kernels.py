@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.twin.test_log_kernels import both_ways, fixture_is_shared
-from tests.twin.test_send_and_release import START_MS
+from tests.twin.twins import START_MS
 from wheelmq.delay import intake
 from wheelmq.delay.done import SEGMENT_BITS, DoneBits, IndexBits
 from wheelmq.delay.timer import rows as turn_rows
