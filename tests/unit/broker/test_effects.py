@@ -1,4 +1,4 @@
-"""Each supported key of Apache's broker has an effect, shown here or by the named test file."""
+"""Each supported key of Apache's broker has an effect, shown here or by another test file."""
 
 from __future__ import annotations
 
@@ -6,28 +6,25 @@ import asyncio
 import json
 import logging
 import socket
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.unit.broker import test_transactions
+from tests.unit.broker.effects import Effect, Effects
+from tests.unit.broker.test_file_effects import FILES
 from tests.unit.broker.test_handlers import send_heartbeat, take_notified_groups
 from tests.unit.broker.test_overload import ALL
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.registration import Registrar, register_command
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
-from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import PERM_INHERIT
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.limits import SocketOptions
-from wheelmq.store.expiry import HOUR_MS
-from wheelmq.system.mapped_file import MappedFile
 from wheelmq.testing.harness import SMALL, BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -82,20 +79,10 @@ ELSEWHERE: Final = {
 }
 """The test files that set the field of each key."""
 
-HERE: dict[str, Callable[[Path], None]] = {}
+HERE: Final = Effects()
 
 
-def shows(*keys: str) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
-    """Register a test of `keys`."""
-
-    def register(test: Callable[[Path], None]) -> Callable[[Path], None]:
-        HERE.update(dict.fromkeys(keys, test))
-        return test
-
-    return register
-
-
-@shows("brokerName", "brokerClusterName", "brokerId", "brokerIP1", "listenPort")
+@HERE.shows("brokerName", "brokerClusterName", "brokerId", "brokerIP1", "listenPort")
 def identity(folder: Path) -> None:
     chosen: dict[str, Any] = {"broker_name": "b", "cluster": "c", "broker_id": 7, "broker_ip": "10.1.2.3"}
     with BrokerHarness(folder, listen_port=777, **chosen) as harness:
@@ -107,14 +94,14 @@ def identity(folder: Path) -> None:
         assert harness.send("T").ext["msgId"].startswith("0A010203" + f"{777:08X}")
 
 
-@shows("regionId", "traceOn")
+@HERE.shows("regionId", "traceOn")
 def marks(folder: Path) -> None:
     with BrokerHarness(folder, region_id="r", trace_on=False) as harness:
         ext = harness.send("T").ext
         assert (ext["MSG_REGION"], ext["TRACE_ON"]) == ("r", "false")
 
 
-@shows("defaultTopicQueueNums", "clusterTopicEnable", "brokerTopicEnable", "traceTopicEnable", "msgTraceTopicName")
+@HERE.shows("defaultTopicQueueNums", "clusterTopicEnable", "brokerTopicEnable", "traceTopicEnable", "msgTraceTopicName")
 def topics(folder: Path) -> None:
     with BrokerHarness(folder / "a") as harness:
         known = harness.broker.parts.topics
@@ -128,7 +115,7 @@ def topics(folder: Path) -> None:
         assert known.all()["traces"].write_queue_nums == 1 and known.all()["TBW102"].write_queue_nums == 5
 
 
-@shows("shortPollingTimeMills")
+@HERE.shows("shortPollingTimeMills")
 def short_polling(folder: Path) -> None:
     with BrokerHarness(folder, long_polling=False, short_polling_ms=70) as harness:
         harness.send("T")
@@ -139,7 +126,9 @@ def short_polling(folder: Path) -> None:
         assert asked.answer is not None and asked.answer.code == ResponseCode.PULL_NOT_FOUND
 
 
-@shows("transactionTimeOut", "transactionCheckInterval", "transactionOpBatchInterval", "transactionMetricFlushInterval")
+@HERE.shows(
+    "transactionTimeOut", "transactionCheckInterval", "transactionOpBatchInterval", "transactionMetricFlushInterval"
+)
 def transactions(folder: Path) -> None:
     asking = {"transaction_time_out": 500, "transaction_check_interval": 1000}
     with BrokerHarness(folder, **asking, transaction_metric_flush_interval=70) as harness:
@@ -157,7 +146,7 @@ def transactions(folder: Path) -> None:
         assert len(test_transactions.ops(harness)) == 1
 
 
-@shows("maxTransferCountOnMessageInMemory", "maxTransferBytesOnMessageInMemory")
+@HERE.shows("maxTransferCountOnMessageInMemory", "maxTransferBytesOnMessageInMemory")
 def transfers(folder: Path) -> None:
     with BrokerHarness(folder, transfer_count_max=3, transfer_bytes_max=2200) as harness:
         for _ in range(5):
@@ -167,7 +156,7 @@ def transfers(folder: Path) -> None:
         assert len(harness.pull("U").records) == 2
 
 
-@shows("maxMsgsNumBatch", "defaultQueryMaxNum")
+@HERE.shows("maxMsgsNumBatch", "defaultQueryMaxNum")
 def queries(folder: Path) -> None:
     with BrokerHarness(folder, query_count_max=3, query_unique_key_count_max=2, flush_interval_ms=1) as harness:
         for _ in range(5):
@@ -180,7 +169,7 @@ def queries(folder: Path) -> None:
         assert size and len(harness.ask(command).body) * 3 == size * 2
 
 
-@shows("notifyConsumerIdsChangedEnable")
+@HERE.shows("notifyConsumerIdsChangedEnable")
 def members(folder: Path) -> None:
     with BrokerHarness(folder, notify_members_changed=False) as harness:
         one, two = harness.connect(), harness.connect()
@@ -189,7 +178,7 @@ def members(folder: Path) -> None:
         assert take_notified_groups(one) == take_notified_groups(two) == []
 
 
-@shows("channelExpiredTimeout")
+@HERE.shows("channelExpiredTimeout")
 def expiry_of_clients(folder: Path) -> None:
     with BrokerHarness(folder, client_expiry_ms=15_000) as harness:
         connection = harness.connect()
@@ -200,7 +189,7 @@ def expiry_of_clients(folder: Path) -> None:
         assert not connection.is_open
 
 
-@shows("flushConsumerOffsetInterval")
+@HERE.shows("flushConsumerOffsetInterval")
 def offsets(folder: Path) -> None:
     with BrokerHarness(folder, offsets_persist_ms=70) as harness:
         harness.send("T")
@@ -212,21 +201,7 @@ def offsets(folder: Path) -> None:
         assert json.loads(stored)["offsetTable"]["T@g"] == {"0": 1}
 
 
-@shows("flushIntervalCommitLog")
-def flushes(folder: Path) -> None:
-    with BrokerHarness(folder, flush_interval_ms=700) as harness:
-        log = harness.broker.parts.store.log
-        harness.send("T")
-        assert log.synced == log.end  # the last flush was long ago
-        harness.advance(1)
-        harness.send("T")
-        harness.advance(698)
-        assert log.synced < log.end
-        harness.advance(1)
-        assert log.synced == log.end
-
-
-@shows("flushDelayOffsetInterval")
+@HERE.shows("flushDelayOffsetInterval")
 def delay_offsets(folder: Path) -> None:
     with BrokerHarness(folder, flush_delay_offset_interval=70) as harness:
         file = harness.broker.parts.paths.config_file("delayOffset.json")
@@ -236,7 +211,7 @@ def delay_offsets(folder: Path) -> None:
         assert json.loads(harness.disk.read(file) or b"{}")["offsetTable"]["1"] == 1
 
 
-@shows("timerFlushIntervalMs")
+@HERE.shows("timerFlushIntervalMs")
 def timer_metrics(folder: Path) -> None:
     with BrokerHarness(folder, timer_flush_interval_ms=70) as harness:
         harness.send("T", delay_ms=50_000)
@@ -249,7 +224,7 @@ CHANGEABLE: Final[dict[str, Any]] = {"block_length_seconds": 60}
 """The shortest valid block length. An update at run time checks all settings, not only the changed ones."""
 
 
-@shows("timerStopEnqueue")
+@HERE.shows("timerStopEnqueue")
 def enqueue_at_run_time(folder: Path) -> None:
     """On: new messages wait in the timer queue, near or far. Off: they leave when due, or at once if overdue."""
     with BrokerHarness(folder, **CHANGEABLE) as harness:
@@ -273,7 +248,7 @@ def enqueue_at_run_time(folder: Path) -> None:
         assert harness.bodies("T") == [b"before", b"near", b"far"]
 
 
-@shows("timerStopDequeue")
+@HERE.shows("timerStopDequeue")
 def dequeue_at_run_time(folder: Path) -> None:
     """On: armed and new messages wait. Off: overdue messages leave at once. Levels do not wait."""
     with BrokerHarness(folder, **CHANGEABLE) as harness:
@@ -314,90 +289,14 @@ def update(harness: BrokerHarness, **values: str) -> None:
     assert answer.code == 0, answer.remark
 
 
-@shows("timerMaxDelaySec")
+@HERE.shows("timerMaxDelaySec")
 def longest_delay(folder: Path) -> None:
     with BrokerHarness(folder, timer_max_delay_seconds=10) as harness:
         assert harness.send("T", delay_ms=10_000).code == 0
         assert harness.send("T", delay_ms=11_000).code == ResponseCode.MESSAGE_ILLEGAL
 
 
-@shows("mappedFileSizeTimerLog", "maxHashSlotNum")
-def sizes(folder: Path) -> None:
-    with BrokerHarness(folder, timer_log_file_bytes=52 * 7 + 16, max_hash_slot_num=33) as harness:
-        assert harness.broker.parts.timer.log.files.file_bytes == 52 * 7 + 16
-        harness.send("T", properties={"KEYS": "k"})
-        harness.advance(3000)
-        [index] = harness.broker.parts.paths.index.iterdir()
-        assert index.stat().st_size == IndexSize(33, SMALL["max_index_num"]).file_bytes
-
-
-@shows("warmMapedFileEnable")
-def warm_files(folder: Path) -> None:
-    def populated(is_warm: bool) -> int:
-        """Return the number of bytes of the next file that its creation populates."""
-        seen: list[tuple[str, int]] = []
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(MappedFile, "populate", lambda file, start, stop: seen.append((file.path.name, stop)))
-            chosen = {"log_file_bytes": 9 << 20, "log_files_ahead": 1, "warm_maped_file_enable": is_warm}
-            with BrokerHarness(folder / str(is_warm), **chosen) as harness:
-                harness.send("T")
-                harness.settle()
-        return next(stop for name, stop in seen if name == f"{9 << 20:020d}")
-
-    assert (populated(False), populated(True)) == (8 << 20, 9 << 20)
-
-
-def full_log(folder: Path, **chosen: object) -> BrokerHarness:
-    """A broker with about 14 small log files, at an hour at which no file expires."""
-    harness = BrokerHarness(folder, log_file_bytes=1 << 14, file_reserved_time=2, **chosen)
-    now = time.localtime(harness.now_ms / 1000)
-    harness.clock.advance(((12 - now.tm_hour) % 24 * 60 - now.tm_min) * 60_000)
-    for _ in range(200):
-        assert harness.send("T", bytes(1000)).code == 0
-    harness.advance(600)
-    return harness
-
-
-def delete_expired(harness: BrokerHarness) -> int:
-    """Delete the files that may be deleted. Returns the new start of the log."""
-    harness.broker.parts.expiry.note()
-    harness.advance(600)
-    harness.broker.parts.expiry.note()
-    harness.broker.parts.expiry.poll()
-    harness.tick()
-    return int(harness.broker.parts.store.log.start)
-
-
-@shows("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "deleteFileBatchMax", "cleanFileForciblyEnable")
-def expiry_of_files(folder: Path) -> None:
-    never = {"clean_resource_interval_ms": 1 << 30, "disk_space_warning_level_ratio": 100}
-    ratios = {"disk_max_used_space_ratio": 30, "disk_space_clean_forcibly_ratio": 40, "delete_file_batch_max": 2}
-    with full_log(folder / "a", **never, **ratios) as harness:
-        harness.disk.used = 0.35
-        assert delete_expired(harness) == 0  # the files are too young
-        harness.disk.used = 0.41
-        assert delete_expired(harness) == 2 << 14
-        harness.disk.used = 0.31
-        harness.clock.advance(3 * HOUR_MS)
-        assert delete_expired(harness) == 4 << 14
-        harness.disk.used = 0.29
-        assert delete_expired(harness) == 4 << 14
-    with full_log(folder / "b", **never, **ratios, clean_file_forcibly_enable=False) as harness:
-        harness.disk.used = 0.99
-        assert delete_expired(harness) == 0
-        harness.clock.advance(3 * HOUR_MS)
-        assert delete_expired(harness) == 2 << 14
-
-
-@shows("cleanResourceInterval")
-def interval_of_expiry(folder: Path) -> None:
-    with BrokerHarness(folder, clean_resource_interval_ms=70, disk_space_warning_level_ratio=50) as harness:
-        harness.disk.used = 0.6
-        harness.advance(70)
-        assert harness.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
-
-
-@shows("serverSocketSndBufSize", "serverSocketRcvBufSize")
+@HERE.shows("serverSocketSndBufSize", "serverSocketRcvBufSize")
 def buffers(folder: Path) -> None:
     plain, chosen = socket.socket(), socket.socket()
     with plain, chosen:
@@ -408,7 +307,7 @@ def buffers(folder: Path) -> None:
             assert plain.getsockopt(socket.SOL_SOCKET, option) not in (size, 2 * size)
 
 
-@shows(
+@HERE.shows(
     "bindAddress", "serverSocketBacklog", "metricsExporterType", "metricsPromExporterHost", "metricsPromExporterPort"
 )
 def listening(folder: Path) -> None:
@@ -439,7 +338,7 @@ def listening(folder: Path) -> None:
     asyncio.run(run())
 
 
-@shows("registerNameServerPeriod", "registerBrokerTimeoutMills")
+@HERE.shows("registerNameServerPeriod", "registerBrokerTimeoutMills")
 def registration(folder: Path) -> None:
     async def run(answers: bool, enough: int, **chosen: int) -> None:
         seen = asyncio.Semaphore(0)
@@ -469,10 +368,8 @@ def registration(folder: Path) -> None:
     asyncio.run(run(answers=False, enough=2, register_timeout_ms=10))
 
 
-@pytest.mark.parametrize(
-    "test", sorted(set(HERE.values()), key=lambda test: test.__name__), ids=lambda test: test.__name__
-)
-def test_each_key_has_an_effect(test: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@HERE.each()
+def test_each_key_has_an_effect(test: Effect, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     test(tmp_path)
 
@@ -482,7 +379,7 @@ def test_every_supported_key_has_a_test() -> None:
     names = BROKER.groups["queues"]
     shown = {names[key] for group in ALL for key in (group.capacity, group.wait_ms) if key is not None}
     queues = {key for key, field in keys.items() if field in shown}
-    assert set(keys) == set(HERE) | set(ELSEWHERE) | queues
+    assert set(keys) == set(HERE.by_key) | set(FILES.by_key) | set(ELSEWHERE) | queues
     for name, file in ELSEWHERE.items():
         text = (UNIT / file).read_text()
         assert keys[name] in text or name in text, f"{name} is not set in {file}"
