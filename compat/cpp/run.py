@@ -14,6 +14,7 @@ from compat.building import run_tool
 from compat.suite import Asked, CaseResult, Program, run_main, run_program, suite_parser
 
 FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
 TARGET = FOLDER / "target"
 REQUIREMENTS = FOLDER / "requirements.txt"
 INSTALL_DEADLINE_S = 600.0
@@ -28,8 +29,9 @@ def wheel_fits(system: str = "", machine: str = "") -> str | None:
 def run_suite(asked: Asked, on_result: Callable[[CaseResult], object] = lambda result: None) -> list[CaseResult]:
     """Run the chosen cases. After a failure the client's log stays in `target/run-PID`."""
     home = TARGET / f"run-{os.getpid()}"
-    environment = {**asked.environment(home), "PYTHONPATH": str(install()), "ROCKETMQ_CLIENT_LOGPATH": str(home)}
-    return run_program(Program([sys.executable, str(FOLDER / "main.py")], environment), home, on_result)
+    path = os.pathsep.join([str(install()), str(ROOT)])
+    environment = {**asked.environment(home), "PYTHONPATH": path, "ROCKETMQ_CLIENT_LOGPATH": str(home)}
+    return run_program(Program([sys.executable, "-m", "compat.cpp.main"], environment), home, on_result)
 
 
 def install() -> Path:
