@@ -1,4 +1,4 @@
-"""The package's modules, parsed once."""
+"""The package's modules, parsed once, and the paths of the modules outside it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 import wheelmq
 
 ROOT = Path(wheelmq.__file__).parent
+REPOSITORY = Path(__file__).parents[2]
+OUTSIDE = ("tests", "bench", "compat")
+"""The folders of the repository whose modules are not part of the package."""
 JIT = "wheelmq.formats.kernels.jit"
 DECORATORS = {"kernel", "free_kernel", "part", "inline", "external"}
 """The functions of `JIT` that compile."""
@@ -49,3 +52,13 @@ def modules() -> tuple[Module, ...]:
         text = path.read_text(encoding="utf-8")
         found.append(Module(name, name.split("/")[0].removesuffix(".py"), text, ast.parse(text, name)))
     return tuple(found)
+
+
+def outside_paths() -> list[Path]:
+    """Return the paths of all modules outside the package, without those that suites install into `target`."""
+    return [
+        path
+        for folder in OUTSIDE
+        for path in sorted((REPOSITORY / folder).rglob("*.py"))
+        if "target" not in path.relative_to(REPOSITORY).parts
+    ]

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from .sources import Module, modules
+from .sources import Module, modules, outside_paths
 
 MODULE_LINES = 500
 FUNCTION_LINES = 70
@@ -17,6 +17,12 @@ KERNEL_LINES = 90
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
 def test_a_module_is_within_its_line_limit(module: Module) -> None:
     assert len(module.text.splitlines()) <= MODULE_LINES
+
+
+def test_modules_outside_the_package_are_within_the_line_limit() -> None:
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in outside_paths()}
+    assert len(lines) > 300
+    assert {str(path): count for path, count in lines.items() if count > MODULE_LINES} == {}
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
