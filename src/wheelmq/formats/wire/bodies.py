@@ -2,7 +2,7 @@
 
 Readers ignore unknown keys and use defaults for missing ones. Java writes number keys unquoted, and queue keys as
 bare objects. The readers accept these forms too, and return a queue key as the text of its object. The writers quote
-numbers, which every client accepts (see the route's note in docs/protocol.md). queue_tables writes maps by queue.
+numbers, which every client accepts (see the route's note in docs/request-codes.md). queue_tables writes maps by queue.
 """
 
 from __future__ import annotations
