@@ -25,10 +25,7 @@ class PeerError(Exception):
 
 
 class Deferred:
-    """An answer that is given later, at most once.
-
-    The part that makes the answer calls `give` or `fail`. The answer may be another deferred one.
-    """
+    """An answer that is given later, at most once, by `give` or `fail`. It may be another deferred one."""
 
     __slots__ = ("_taker", "given", "is_accepted", "is_over", "reply")
 
@@ -57,14 +54,10 @@ class Deferred:
             taker(answer)
 
     def fail(self, error: Exception) -> None:
-        """Answer with an exception, as if the handler of the request had raised it."""
         self.give(error)
 
     def callback(self, make: Callable[[R], Answer]) -> Callable[[R], None]:
-        """Return a function that takes a result, and gives the answer that `make` returns for it, or its exception.
-
-        Once the deferred answer is over, the function does nothing.
-        """
+        """Return a function that gives the answer that `make` returns for a result, or the exception of `make`."""
 
         def take(result: R) -> None:
             if self.is_over:
@@ -125,5 +118,4 @@ Known = Command | Exception | None
 def reply(
     code: ResponseCode = ResponseCode.SUCCESS, remark: str | None = None, body: bytes = b"", **fields: object
 ) -> Command:
-    """Return an answer. `fields` go into its header as texts."""
     return Command(code=int(code), remark=remark, body=body, ext=headers.texts(**fields))

@@ -59,7 +59,6 @@ class _Shell:
             self._loop.call_soon_threadsafe(callback)
 
     def figures(self) -> dict[str, int]:
-        """Return the counters of the sockets, by name."""
         return {} if self._server is None else self._server.figures()
 
 
@@ -137,11 +136,7 @@ class BrokerApp:
         broker.tasks.add(every("freed memory", MEMORY_CHECK_MS, trim, broker.parts.clock))
 
     async def _listen_fast(self) -> None:
-        """Listen on the fast port too (RocketMQ: fastRemotingServer).
-
-        If the port is taken, the broker serves without it. Few clients use it, and any connection of the machine may
-        occupy it. A start or a restart must not depend on it.
-        """
+        """Listen on the fast port too (RocketMQ: fastRemotingServer). No start depends on it: few clients use it."""
         assert self._server is not None
         port = self.settings.broker.listen_port - FAST_PORT_BELOW
         try:

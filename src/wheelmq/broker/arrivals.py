@@ -21,7 +21,6 @@ Matches = Callable[[Properties], bool]
 
 
 def is_of_a_tag(code: int) -> bool:
-    """Return whether a queue unit's code is the code of a tag."""
     return -TAG_CODES_END <= code < TAG_CODES_END
 
 
@@ -54,10 +53,7 @@ class QueueArrivals:
         return dict(zip(backwards[:, TAG_CODE].tolist(), backwards[:, QUEUE_OFFSET].tolist(), strict=True))
 
     def first_that(self, matches: Matches) -> int | None:
-        """Return the queue offset of the first message that passes; None if none passes.
-
-        A message whose properties cannot be read passes too: the pull reports it.
-        """
+        """Return the queue offset of the first message that passes, or whose properties cannot be read; else None."""
         if self._properties is None:
             wanted = self._rows[:, (QUEUE_OFFSET, POSITION, SIZE)].tolist()
             self._properties = [(offset, self._log.properties_at(position, size)) for offset, position, size in wanted]

@@ -11,10 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def run_in_background(job: Callable[[], object] | None, worker: Worker) -> None:
-    """Run `job` on `worker`, and log its error. None is no job: a part without work returns it.
-
-    After an error, the part that created the job creates it again.
-    """
+    """Run `job` on `worker`, and log its error. The part that created the job creates it again. None is no job."""
     if job is not None:
         worker.submit(job, log_failure)
 
@@ -29,6 +26,5 @@ def run_at_stop(job: Callable[[], object] | None) -> None:
 
 
 def log_failure(result: object) -> None:
-    """Log the error of a background job. Other results are ignored."""
     if isinstance(result, BaseException):
         log.error("a background task on the broker's files failed: %s", result)

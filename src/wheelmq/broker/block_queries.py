@@ -1,9 +1,7 @@
 """Messages in blocks, as queries by id and by key show them before their release.
 
-The message id in the answer to a send contains the message's origin in place of a log position. Queries answer with
-the record of the block, converted to a record of the message's own topic. It has that topic and queue id. Its
-position is the origin, so that a client computes the same id. Its queue offset is the end of the queue, because no
-consumer can have the message yet.
+The message id in a send's answer, and the position in the shown record, contain the message's origin in place of a log
+position. The queue offset is the end of the queue, because no consumer can have the message yet.
 """
 
 from __future__ import annotations
@@ -44,7 +42,6 @@ def view(engine: Engine, origin: Origin) -> bytes | None:
 
 
 def _shown(engine: Engine, origin: Origin, record: Record) -> bytes:
-    """Encode the record of a block as one of the message's own topic."""
     properties = record.message.properties
     topic, queue_id = properties.get(props.REAL_TOPIC, ""), java_int(properties.get(props.REAL_QID, "")) or 0
     real_queue = engine.store.real_queue(properties)
@@ -60,10 +57,10 @@ def _shown(engine: Engine, origin: Origin, record: Record) -> bytes:
 
 
 class KeySearch:
-    """A search for pending messages in blocks that have a given topic and key.
+    """A search for pending messages in blocks that have a given topic and key, until `is_over`.
 
     The table of delete keys finds messages by their unique key at once. A word of KEYS is searched for in the logs of
-    the blocks, off the loop. `is_over` says when that search has ended.
+    the blocks, off the loop.
     """
 
     def __init__(self, engine: Engine, asked: KeyQuery, *, is_unique: bool) -> None:
@@ -77,7 +74,6 @@ class KeySearch:
             self._begin_search(Origin(0))
 
     def _begin_search(self, place: Origin) -> None:
-        """Begin the next step. End the search after LOOKS_MAX steps, or if too many other searches run."""
         self._looks += 1
         if self._looks > LOOKS_MAX or not self._engine.searches.begin(self._asked.key, place, self._take):
             self.is_over = True

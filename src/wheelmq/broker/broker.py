@@ -1,10 +1,9 @@
 """The broker without its sockets.
 
 The shell passes received bytes to `receive`, which serves each request as soon as its frame is complete. After each
-round of reading, the shell calls `end_round`. It writes queue units, passes parked messages to the timer and wakes
-held requests. Then the answers leave. The shell calls `tick` when `end_round` returns True, and whenever
-`next_tick_ms` has passed. A tick releases due messages, begins a flush and runs all other due work. No handler waits
-for anything.
+round of reading, it calls `end_round`, which writes queue units, passes parked messages to the timer and wakes held
+requests. Then the answers leave. The shell calls `tick` when `end_round` returns True, and whenever `next_tick_ms` has
+passed. A tick releases due messages, begins a flush and runs all other due work. No handler waits.
 """
 
 from __future__ import annotations
@@ -68,10 +67,7 @@ class Broker:
     # Called by the shell -------------------------------------------------------------------------------------------
 
     def receive(self, connection: Connection, buffer: memoryview, end: int) -> int:
-        """Serve the complete frames in `buffer[:end]`. Returns the number of bytes served.
-
-        Raises FrameError: close the connection then.
-        """
+        """Serve the complete frames in `buffer[:end]`. Returns their bytes. Close the connection after FrameError."""
         self._ticks.begin()
         at = 0
         try:
@@ -97,7 +93,6 @@ class Broker:
         return at
 
     def connection_lost(self, connection: Connection) -> None:
-        """Remove a closed connection from all tables."""
         self.parts.holds.drop(connection)
         self.parts.calls.drop(connection)
         self.parts.member_changes.note_left(self.parts.clients.lose(connection))
@@ -128,10 +123,7 @@ class Broker:
             self._tick_due_ms = self._ticked_ms + ROUNDS_MS
 
     def tick(self, *, by_event: bool = True) -> None:
-        """Run the tasks. Once the broker has failed, only answer the requests that wait for the disk.
-
-        Tasks rest only in ticks that are not `by_event`.
-        """
+        """Run the tasks; some rest if not `by_event`. A failed broker only answers requests that wait for the disk."""
         if self._health.failure is not None:
             self.parts.flush.cancel_waiting()
             return
@@ -190,10 +182,7 @@ def open_broker(
     hooks: Hooks | None = None,
     shell_figures: Callable[[], dict[str, int]] = dict,
 ) -> Broker:
-    """Compile or load the kernels, recover the store, and return the broker. Raises StoreLocked, OSError.
-
-    `shell_figures` returns the counters of the sockets, by name.
-    """
+    """Compile or load the kernels, recover the store, and return the broker. Raises StoreLocked, OSError."""
     warm(log.warning)
     parts = Parts(
         settings,

@@ -48,16 +48,12 @@ class Calls:
         return self._count
 
     def send_oneway(self, connection: Connection, command: Command) -> None:
-        """Send a oneway request."""
         command.opaque = self._next_opaque()
         command.flag = frame.FLAG_ONEWAY
         connection.send(frame.encode(command))
 
     def ask(self, connection: Connection, command: Command, deadline_ms: int, done: Done) -> None:
-        """Send a request. `done` gets the answer, or the reason why there is none.
-
-        If the request cannot be sent, `done` gets the reason at once.
-        """
+        """Send a request. `done` gets the answer, or the reason why there is none: at once if it cannot be sent."""
         if not connection.is_open or connection.is_full or self._count >= self._count_max:
             why = Unanswered.BUSY if connection.is_open else Unanswered.GONE
             self.counts[why] += 1
@@ -76,7 +72,6 @@ class Calls:
             self.counts["unknown"] += 1
 
     def drop(self, connection: Connection) -> None:
-        """End the calls of a connection that is gone."""
         for opaque in list(self._waiting.get(id(connection), ())):
             self._end(id(connection), opaque, Unanswered.GONE)
 

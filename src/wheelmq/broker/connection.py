@@ -37,7 +37,6 @@ class Connection(Protocol):
 
 
 def peer_text(connection: Connection) -> str:
-    """Return the peer as ip:port."""
     return host_text(connection.peer)
 
 

@@ -28,24 +28,16 @@ from wheelmq.system.workers import Workers
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts that handlers share."""
-
     settings: BrokerSettings
     """The settings in force. Some change at run time."""
     clock: Clock
-    """The time of the machine, or of a test."""
     randomness: Random
     """The choice of a queue for a message without one."""
     workers: Workers
-    """The threads for work that would block the loop."""
     store: Store
-    """The commit log and the consume queues."""
     puts: Puts
-    """The way of a message into the store."""
     admission: Admission
-    """Whether sends are accepted now."""
     failed_puts: FailedPuts
-    """The answers to failed puts."""
     new_queues: NewQueues
     """The queues that wait for their turn to be opened."""
     holds: Holds
@@ -57,16 +49,14 @@ class Context:
     hooks: Hooks
     """The functions of the operator around requests, sends and pulls."""
     stats: BrokerStats
-    """The counters per topic and per group."""
     topics: Topics
-    """The configurations of topics (RocketMQ: topics.json)."""
+    """RocketMQ: topics.json."""
     groups: Groups
-    """The configurations of consumer groups (RocketMQ: subscriptionGroup.json)."""
+    """RocketMQ: subscriptionGroup.json."""
     consumer_offsets: ConsumerOffsets
-    """The queue offsets that groups have consumed up to (RocketMQ: consumerOffset.json)."""
+    """RocketMQ: consumerOffset.json."""
     consumer_filters: ConsumerFilters
-    """The subscriptions by expression (RocketMQ: consumerFilter.json)."""
+    """RocketMQ: consumerFilter.json."""
     clients: Clients
-    """The connected members of producer and consumer groups."""
     locks: QueueLocks
     """The queues that clients have locked to consume them in order."""

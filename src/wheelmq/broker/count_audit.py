@@ -47,7 +47,6 @@ class CountAudit:
         self._step: Step | None = None
 
     def next_ms(self) -> int | None:
-        """Return 0 if the next tick has a step to count, and None otherwise."""
         return None if self._step is None else 0
 
     def check_clock(self) -> None:

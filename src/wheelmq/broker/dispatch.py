@@ -1,9 +1,7 @@
 """Pass a frame to its handler, and the answer back (RocketMQ: NettyRemotingAbstract).
 
-A handler is registered with the codes that it serves. The default processor serves all other codes. A handler returns
-an answer, a deferred answer, or None (no answer). Only this module turns the exceptions of handlers into answers. A
-oneway request is never answered. The overload guard may reject a request before it is served. Hooks run before and
-after it.
+A handler returns an answer, a deferred answer, or None (no answer). Only this module turns the exceptions of handlers
+into answers. A oneway request is never answered. The overload guard runs before a request, hooks before and after it.
 """
 
 from __future__ import annotations
@@ -39,8 +37,6 @@ log = logging.getLogger(__name__)
 
 
 class Dispatch:
-    """Passes frames to handlers, and answers to connections."""
-
     def __init__(
         self,
         handlers: dict[int, BoundHandler],
@@ -56,7 +52,6 @@ class Dispatch:
         self.handlers = handlers
         """By request code."""
         self.default_processor = BoundHandler(self._not_supported, ())
-        """Serves the codes that no handler is registered for."""
         self.counts = counts
         self._calls, self._hooks, self._overload = calls, hooks, overload
         self._health, self._failed_puts = health, failed_puts
@@ -88,7 +83,6 @@ class Dispatch:
             self.answer(connection, opaque, given)
 
     def answer(self, connection: Connection, opaque: int, answer: Command) -> None:
-        """Send an answer to the request `opaque`."""
         connection.send(encode_answer(opaque, answer))
 
     def _serve(self, request: Request) -> Answer:
@@ -101,7 +95,6 @@ class Dispatch:
         return self._finish(request, given)
 
     def _not_supported(self, request: Request) -> Answer:
-        """The default processor: answer that no handler serves the code."""
         code = request.command.code
         self.counts["unsupported"] += 1
         return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=_unsupported(code))
@@ -118,10 +111,7 @@ class Dispatch:
         return given
 
     def _serve_with_hooks(self, request: Request) -> Answer:
-        """Serve a request between the RPC hooks.
-
-        An exception of a hook becomes the answer that the other hooks get.
-        """
+        """Serve a request between the RPC hooks. An exception of a hook becomes the answer that other hooks get."""
         connection, command, hooks = request.connection, request.command, self._hooks.rpc
         address = peer_text(connection)
 
@@ -142,10 +132,7 @@ class Dispatch:
         return when_known(self._serve(request), after)
 
     def _answer_to(self, connection: Connection, asked: Command | int, error: Exception) -> Command:
-        """Return the answer to the exception of a request.
-
-        `asked` is the request, or only the code of a held request: hundreds of thousands may be held.
-        """
+        """Return the answer to an exception. `asked` is the request, or only the code of a held one, to save memory."""
         match error:
             case PutFailed():
                 return self._answer_of_put(connection, asked, error)
@@ -172,19 +159,16 @@ class Dispatch:
 
 
 def _text(asked: Command | int) -> str:
-    """Return the text of a request for the log. Only the code of a held request is known."""
     return f"held request with code={asked}" if isinstance(asked, int) else f"request {command_text(asked)}"
 
 
 def _unsupported(code: int) -> str:
-    """Return Apache's remark for an unknown code, with our reason if Apache serves the code."""
     remark = f" request type {code} not supported"
     reason = REASONS.get(code)
     return remark if reason is None else f"{remark}: {reason}"
 
 
 def encode_answer(opaque: int, answer: Command) -> bytes:
-    """Return the frame of an answer to the request `opaque`."""
     answer.opaque = opaque
     answer.flag |= frame.FLAG_RESPONSE
     return frame.encode(answer)

@@ -18,10 +18,7 @@ ANSWER_S: Final = 10.0
 
 
 class Exporter(Collector):
-    """Serves the metric families of a broker at http://HOST:PORT/metrics, from its own thread.
-
-    Raises OSError when the port is taken.
-    """
+    """Serves the metric families at http://HOST:PORT/metrics, from its own thread. Raises OSError for a taken port."""
 
     def __init__(self, sources: MetricSources, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
         self._families = Families(sources)

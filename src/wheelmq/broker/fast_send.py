@@ -1,7 +1,6 @@
 """The fast path of a send: one kernel call for all frames that a connection has received.
 
-It works on the store's own state: the mapped log, the queue table and the journal. The plain code serves the frames
-that the kernel leaves, one by one, on the same state. `left` counts them.
+It works on the store's own mapped log, queue table and journal, like the plain code for the frames that it leaves.
 """
 
 from __future__ import annotations
@@ -38,8 +37,6 @@ Integers = npt.NDArray[np.int64]
 
 
 class FastSend:
-    """Calls the kernel for the frames that connections receive."""
-
     def __init__(
         self,
         store: Store,

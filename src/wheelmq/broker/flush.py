@@ -1,10 +1,9 @@
 """Flushing off the loop: at most one flush of the log and one of the blocks run at a time.
 
 With SYNC_FLUSH, an answer waits for its log position, or for its message in a block. One flush frees all answers that
-waited before it began (group commit). An answer that waits for the log does not wait for the files of blocks. With
-ASYNC_FLUSH, a flush runs every interval. A flush of few pages may wait longer, up to the longer interval. While a
-burst of due messages leaves, a flush may wait for several intervals. A plan of the timer requests a flush when it
-needs one.
+waited before it began (group commit). With ASYNC_FLUSH, a flush runs every interval. A flush of few pages may wait
+longer, up to the longer interval. While a burst of due messages leaves, a flush may wait for several intervals. A plan
+of the timer requests a flush when it needs one.
 
 A failed fsync is final: the kernel may have dropped the pages, so nothing may be acknowledged any more.
 """
@@ -47,8 +46,7 @@ to a page once too much of its memory is unwritten (vm.dirty_ratio). This limit 
 
 
 End = Callable[[bool], None]
-"""Ends a wait for the disk. Called once: with True when the bytes are on disk, with False if that failed or took too
-long."""
+"""Ends a wait for the disk. Called once: with True when the bytes are on disk, with False if not, or not in time."""
 
 
 class DurableAnswers:
@@ -61,20 +59,16 @@ class DurableAnswers:
         return len(self._waiting)
 
     def add(self, position: int, now_ms: int, end: End) -> None:
-        """Let answers wait until everything up to `position` is on disk."""
         self._waiting.append((position, now_ms, end))
 
     def free(self, durable: int) -> None:
-        """Send the answers that wait for at most `durable`."""
         while self._waiting and self._waiting[0][0] <= durable:
             self._waiting.popleft()[2](True)
 
     def oldest_ms(self) -> int | None:
-        """Return when the oldest answer began to wait."""
         return self._waiting[0][1] if self._waiting else None
 
     def end_overdue(self, before_ms: int | None) -> None:
-        """End the waits that began at `before_ms` or earlier; None ends all."""
         while self._waiting and (before_ms is None or self._waiting[0][1] <= before_ms):
             self._waiting.popleft()[2](False)
 
@@ -91,8 +85,6 @@ class _Side:
 
 
 class Flush:
-    """Decides when to flush, and sends the answers that wait."""
-
     def __init__(
         self,
         store: Store,
@@ -131,7 +123,7 @@ class Flush:
     def defer(self, reply: Command, position: LogPosition, late: Command | None = None) -> Answer:
         """Return `reply` as an answer that waits until the log is on disk up to `position`.
 
-        After a failure or a timeout, `late` is given instead. Without `late`, `reply` then says FLUSH_DISK_TIMEOUT.
+        After a failure or a timeout, `late` is given, or `reply` with FLUSH_DISK_TIMEOUT if `late` is None.
         """
         return self._defer(self._of_log, position, self._store.log.synced, reply, late)
 
@@ -159,7 +151,6 @@ class Flush:
             side.is_wanted |= self._is_behind(side)
 
     def is_asked_for(self) -> bool:
-        """Return whether a requested flush can begin."""
         is_wanted = self._of_log.is_wanted or self._of_blocks.is_wanted
         return is_wanted and any(self._can_begin(side) for side in self._sides)
 
@@ -197,13 +188,11 @@ class Flush:
         return True
 
     def _is_behind(self, side: _Side) -> bool:
-        """Return whether some bytes of the side are not on disk."""
         if side is self._of_log:
             return self._store.log.synced < self._store.log.end
         return self._blocks.synced < self._blocks.end
 
     def _flush_ms(self, side: _Side) -> int:
-        """Return when unflushed bytes are flushed even if no answer waits."""
         if side is self._of_blocks:
             return side.due_ms
         due_ms = side.due_ms + self._patience_ms
@@ -263,7 +252,6 @@ def _as_timed_out(reply: Command) -> Command:
 
 
 def _all_as_timed_out(frames: bytes) -> bytes:
-    """Return the answers in `frames` with FLUSH_DISK_TIMEOUT."""
     changed = []
     at = 0
     while (end := frame.frame_end(frames, at, len(frames))) is not None:

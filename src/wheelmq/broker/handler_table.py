@@ -29,8 +29,6 @@ class HandlerTable(Generic[P]):
     def serves(
         self, *codes: RequestCode
     ) -> Callable[[Callable[Concatenate[Request, P], Answer]], Callable[Concatenate[Request, P], Answer]]:
-        """Register a handler for `codes`."""
-
         def register(handler: Callable[Concatenate[Request, P], Answer]) -> Callable[Concatenate[Request, P], Answer]:
             for code in codes:
                 assert code not in self.by_code, code
@@ -40,11 +38,9 @@ class HandlerTable(Generic[P]):
         return register
 
     def bind(self, *parts: P.args, **named: P.kwargs) -> dict[int, BoundHandler]:
-        """Return the handlers with the parts of one broker."""
         assert not named, "handlers take their parts by position"
         return {code: BoundHandler(handler, parts) for code, handler in self.by_code.items()}
 
 
 COMMON: Final[HandlerTable[[Context]]] = HandlerTable()
-"""The handlers that take the context only."""
 serves: Final = COMMON.serves

@@ -1,8 +1,7 @@
 """Requests that are held: long polls, and requests whose answer another part gives before a deadline.
 
-An event of a key costs only as much as the requests that it concerns. Pulls by tags are found by the tags of the new
-messages. Pulls by an expression are found by one evaluation of each expression. A connection that does not read costs
-no more: its requests with an event are set aside until it has drained.
+An event of a key costs only as much as the requests that it concerns. The tags of new messages find pulls by tags, and
+one evaluation per expression the others. Requests whose connection does not read are set aside.
 """
 
 from __future__ import annotations
@@ -43,16 +42,12 @@ _TOO_MANY_HELD: Final = (
 )
 
 Attempt = Callable[[bool], Command | None]
-"""Returns the answer of a held request, or None to wait further. Called with True the last time: None then means no
-answer."""
+"""Returns the answer of a held request, or None to wait further; at the last call, with True, None is no answer."""
 
 
 @dataclass(slots=True)
 class Wants:
-    """The messages of a queue that a held pull wants, by tag codes or else by properties.
-
-    The pull is checked again only when one of them has come.
-    """
+    """The messages of a queue that a held pull wants, by tag codes or else by properties."""
 
     codes: frozenset[int] | None
     matches: Matches | None
@@ -92,8 +87,7 @@ class _Held:
         self.wants = wants
         self.answer = answer
         self.is_passed_over = False
-        """Whether it was not checked because its connection was full. It is checked once the connection has
-        drained."""
+        """Whether it was not checked because its connection was full. It is checked once that has drained."""
 
 
 class _Waiting:
@@ -158,7 +152,6 @@ class _Waiting:
 
 
 def _weight(wants: Wants | None) -> int:
-    """Return the number that a held request counts towards HOLDS_MAX."""
     return 1 if wants is None else 1 + len(wants.codes or ())
 
 
@@ -185,8 +178,7 @@ class Holds:
         self._passed: dict[int, dict[int, _Held]] = {}
         """Requests that were passed over because their connection was full, by connection and serial."""
         self._woken: dict[object, dict[int, int | None]] = {}
-        """Requests to check again, by key and serial, each with the queue offset of the first message that it may
-        want."""
+        """Requests to check again, by key and serial, with the queue offset of the first message that they may want."""
         self._woken_since: set[object] = set()
         """Keys that were woken again while many of their requests wait to be checked."""
         self._gone: deque[dict[int, _Held]] = deque()
@@ -259,14 +251,12 @@ class Holds:
         heapq.heappush(self._deadlines, (held.deadline_ms, self._serial, held.key))
 
     def has(self, key: object) -> bool:
-        """Return whether any request waits for `key`."""
         return key in self._by_key
 
     def wake(self, key: object, news: Callable[[], News] | None = None) -> None:
         """Check again each request that waits for `key`: a few at once, the others in later ticks.
 
-        `news` returns the new messages of a queue. A request with a filter is checked only if it may want one of
-        them.
+        `news` returns the new messages of a queue. A filtered request is checked only if it may want one of them.
         """
         waiting = self._by_key.get(key)
         if waiting is None:
@@ -286,7 +276,6 @@ class Holds:
         self._check_woken()
 
     def _check_woken(self) -> None:
-        """Check woken requests again, up to the limit of a tick."""
         while self._woken and self._checked < WOKEN_MAX:
             key = next(iter(self._woken))
             batch = self._woken.pop(key)
@@ -306,7 +295,6 @@ class Holds:
                 self._woken[key] = batch  # after the other keys
 
     def has_more(self) -> bool:
-        """Return whether requests wait to be checked or dropped in the next tick."""
         return bool(self._woken or self._gone or self._has_drained)
 
     def expire(self, now_ms: int) -> None:

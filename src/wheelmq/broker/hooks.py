@@ -8,8 +8,8 @@ RocketMQ: RPCHook, SendMessageHook, ConsumeMessageHook.
 `wheelmq broker` and `wheelmq up` load them with --hook MODULE:OBJECT (cli/hooks.py).
 
 A hook runs on the broker's loop, so it must not wait for anything. It can be registered before the start or while the
-broker runs, and is called from the next request on. With a registered RPC hook, send hook or topic authority, the
-plain code serves sends. A broker without hooks has no cost for them.
+broker runs, and is called from the next request on. With a registered RPC hook, send hook or topic authority, the plain
+code serves sends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class RpcHook(Protocol):
-    """Called around every request, whatever its code, except requests that the overload guard rejects.
+    """Called around every request, except requests that the overload guard rejects.
 
     A PeerError that it raises is the answer. Any other exception is answered with SYSTEM_ERROR.
     """
@@ -127,8 +127,7 @@ class ConsumeMessageHook(Protocol):
 
 
 TopicAuthority = Callable[[str, str, str], str | None]
-"""Returns why a send is forbidden, or None. Its arguments are the client's address, the producer group and the
-topic."""
+"""Returns why a send is forbidden, or None. Arguments: the client's address, the producer group, the topic."""
 
 
 class Hooks:
@@ -141,11 +140,9 @@ class Hooks:
         self.authorities: list[TopicAuthority] = []
 
     def register_rpc_hook(self, hook: RpcHook) -> None:
-        """Call `hook` around every request."""
         self.rpc.append(hook)
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Call `hook` around every send."""
         self.send.append(hook)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
@@ -162,7 +159,6 @@ class Hooks:
         return bool(self.rpc or self.send or self.authorities)
 
     def check_topic(self, address: str, group: str, topic: str) -> None:
-        """Raise PeerError if an authority forbids the send."""
         for authority in self.authorities:
             why = authority(address, group, topic)
             if why is not None:
@@ -179,7 +175,6 @@ class Hooks:
                 log.exception("a hook failed before a send")
 
     def after_send(self, context: SendMessageContext, answer: Command | None) -> None:
-        """Call the hooks after a send, with the fields of its answer."""
         if answer is not None:
             context.code, context.remark = answer.code, answer.remark
             context.message_id = answer.ext.get("msgId")
@@ -193,7 +188,6 @@ class Hooks:
                 log.exception("a hook failed after a send")
 
     def before_consume(self, context: ConsumeMessageContext) -> None:
-        """Call the hooks before a pull is answered."""
         for hook in self.consume:
             try:
                 hook.consume_message_before(context)
@@ -201,7 +195,6 @@ class Hooks:
                 log.exception("a hook failed before the answer to a pull")
 
     def after_consume(self, context: ConsumeMessageContext) -> None:
-        """Call the hooks after a message was sent back."""
         for hook in self.consume:
             try:
                 hook.consume_message_after(context)

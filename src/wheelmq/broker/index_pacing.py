@@ -13,15 +13,12 @@ INDEX_WAITS_BYTES = 512 << 20
 
 
 class IndexPacing:
-    """Runs the message index in ticks."""
-
     def __init__(self, index: MessageIndex, releaser: Releaser, store: Store) -> None:
         self._index = index
         self._releaser = releaser
         self._store = store
 
     def poll(self) -> None:
-        """Let the index add records, unless it leaves the processors to a burst."""
         if not self._waits():
             self._index.poll()
 

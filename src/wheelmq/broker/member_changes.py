@@ -17,8 +17,6 @@ CLIENTS_EXPIRE_MS: Final = 10_000
 
 
 class MemberChanges:
-    """Collects the groups whose members changed, and notifies their members once per tick."""
-
     def __init__(
         self, clients: Clients, consumer_filters: ConsumerFilters, calls: Calls, settings: ConsumptionSettings
     ) -> None:

@@ -1,7 +1,6 @@
 """The broker's metrics as metric families (RocketMQ: DefaultStoreMetricsManager).
 
-They have Apache RocketMQ's names where it has the metric. Our own begin with `wheelmq_`. The loop reads them, so the
-values of one answer are of one moment.
+They have Apache RocketMQ's names where it has the metric. Our own begin with `wheelmq_`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 """Bounds of the distribution of indexed messages (RocketMQ: TimerMetrics.timerDist)."""
 
 OUTCOMES: Final = ("released", "rolled", "dead_letter", "early", "unreadable", "too_long", "failed")
-"""Outcomes of staged messages (delay.release). Each has its sample from the start, so that an alarm sees its first
-message."""
+"""Outcomes of staged messages (delay.release). Each has its sample from the start, for alarms."""
 
 ARMED_BY: Final = ("pipeline", "wheel_lane", "index_lane", "near_lane", "block_lane", "recovery")
 """Parts that arm messages. Each has its sample from the start, so that an alarm sees its first message."""
@@ -137,7 +135,6 @@ class Families:
         yield from self._pipeline()
 
     def _pipeline(self) -> Iterator[Metric]:
-        """Yield the metrics of turns, and of the broker's work while no turns come."""
         sources, timer = self._sources, self._sources.engine.timer
         figures = sources.pipeline.figures
         yield self._counter("wheelmq_turn_rows", "Rows of turns", "what", dict(figures.rows))

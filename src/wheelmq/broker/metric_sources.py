@@ -23,12 +23,10 @@ from wheelmq.system.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """The parts that metrics read. No metric changes one of them."""
-
     settings: BrokerSettings
     clock: Clock
     boot_ms: int
-    """The time of the start, in milliseconds since 1970."""
+    """Milliseconds since 1970."""
     engine: Engine
     releaser: Releaser
     pipeline: TurnCoordinator

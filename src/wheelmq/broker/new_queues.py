@@ -1,7 +1,6 @@
 """Limits the queues that sends open in one round.
 
-The first message of a queue creates its folder and its file, which takes milliseconds. A round in which thousands of
-queues get their first message would hold up all other requests and due messages for seconds.
+A queue's first message creates its folder and file, which takes milliseconds. Thousands would hold up all else.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ class QueueUnopened(Exception):
 
 
 class NewQueues:
-    """Counts new queues between ticks, and keeps the sends that wait for their turn in order.
-
-    All sends that wait for a queue are served together, so no later send to the queue can overtake one of them.
-    """
+    """Counts new queues between ticks. The sends that wait for a queue are served together: none overtakes another."""
 
     def __init__(self, queues: QueueTable) -> None:
         self._queues = queues
@@ -40,7 +36,6 @@ class NewQueues:
         self._count = 0
 
     def __len__(self) -> int:
-        """Return the number of sends that wait."""
         return self._count
 
     def check(self, topic: str, queue_id: int) -> None:
@@ -54,12 +49,10 @@ class NewQueues:
             self._opened += 1
 
     def wait(self, queue: QueueKey, serve: Callable[[], None]) -> None:
-        """Call `serve` in a later tick."""
         self._waiting.setdefault(queue, []).append(serve)
         self._count += 1
 
     def next_ms(self) -> int | None:
-        """Return 0 if sends wait for the next tick, and None otherwise."""
         return 0 if self._count else None
 
     def tick(self) -> None:

@@ -25,11 +25,9 @@ log = logging.getLogger(__name__)
 def open_engine(
     settings: BrokerSettings, *, disk: Disk, clock: Clock, workers: Workers
 ) -> tuple[Engine, RecoveredEnds]:
-    """Recover the store at `settings.store_path`.
+    """Recover the store. Returns the engine, and the ends of transactions that the log has.
 
-    A snapshot that contradicts the log is deleted, and the whole log is read.
-    Returns the engine, and the ends of transactions that the log has.
-    Raises StoreLocked, OSError.
+    A snapshot that contradicts the log is deleted, and the whole log is read. Raises StoreLocked, OSError.
     """
     try:
         return _open(settings, disk, clock, workers)

@@ -11,17 +11,12 @@ LATE_MS: Final = 1000
 
 
 class Overdue(NamedTuple):
-    """The number of overdue messages, and the lateness of the first one."""
-
     messages: int
     late_ms: int
 
 
 def overdue(sources: MetricSources) -> Overdue:
-    """Count overdue messages. Reads tables in memory and the wheel, no record.
-
-    A slot counts when all of its due times have passed, less its cancels.
-    """
+    """Count overdue messages. Reads no record. A slot counts, less its cancels, once all of its due times passed."""
     timer, now_ms = sources.engine.timer, sources.clock.now_ms()
     fires_ms = [now_ms, timer.pending.armed.earliest_ms(), sources.releaser.earliest_in_hand_ms()]
     if timer.pending.notes.count:
@@ -41,10 +36,7 @@ def overdue(sources: MetricSources) -> Overdue:
 
 
 def pipeline_problem(sources: MetricSources) -> str:
-    """Return why the operator must look at the pipeline, or an empty text.
-
-    The dashboard and `wheelmq doctor` show it.
-    """
+    """Return why the operator must look at the pipeline, or an empty text."""
     found = overdue(sources)
     problems = []
     if sources.pipeline.fallback.is_active:

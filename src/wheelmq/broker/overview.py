@@ -1,8 +1,4 @@
-"""Figures of a dashboard in addition to WMQ_METRICS: pending messages, lateness of releases, turns, topics.
-
-The cost is bounded for any number of pending messages. Only tables in memory are summed, including the wheel. No
-record is read.
-"""
+"""Figures of a dashboard in addition to WMQ_METRICS. Only tables in memory are summed: the cost is bounded."""
 
 from __future__ import annotations
 
@@ -22,10 +18,7 @@ TOPICS_MAX: Final = 200
 
 
 def overview(sources: MetricSources, topics_max: int) -> dict[str, Any]:
-    """Return figures since the start of the broker, with the busiest `topics_max` topics.
-
-    Times are in milliseconds since 1970.
-    """
+    """Return figures since the broker's start, with the busiest `topics_max` topics. Times are epoch milliseconds."""
     releaser, turns, late = sources.releaser, sources.pipeline.figures, overdue(sources)
     lateness = releaser.lateness_ms
     return {
@@ -41,7 +34,6 @@ def overview(sources: MetricSources, topics_max: int) -> dict[str, Any]:
 
 
 def waiting_by_place(sources: MetricSources) -> dict[str, int]:
-    """Return the number of pending messages in the timer, in level queues and in blocks."""
     timer = sources.engine.timer
     in_all, in_blocks = int(timer.pending.counts.by_queue.sum()), sources.engine.block_scheduler.waiting
     in_levels = timer.pending.levels.count_pending()
@@ -49,10 +41,7 @@ def waiting_by_place(sources: MetricSources) -> dict[str, int]:
 
 
 def wheel_by_minute(sources: MetricSources) -> list[list[int]]:
-    """Return the messages in the wheel by the minute of their slot, from the present minute on.
-
-    Each entry has the start of the minute and the number of messages.
-    """
+    """Return the start of each minute and the number of messages in its slots, from the present minute on."""
     wheel = sources.engine.timer.wheel
     now_ms = sources.clock.now_ms()
     first_ms = now_ms // MINUTE_MS * MINUTE_MS
@@ -64,10 +53,7 @@ def wheel_by_minute(sources: MetricSources) -> list[list[int]]:
 
 
 def topic_figures(sources: MetricSources, topics_max: int) -> dict[str, Any]:
-    """Return the users' topics: all messages that they ever got, and the rates of the last minute.
-
-    The samples of the rates are 10 s apart.
-    """
+    """Return all messages that users' topics ever got, and the rates of the last minute."""
     puts = sources.stats.rates(TOPIC_PUT_NUMS)
     gets: dict[str, float] = {}
     for key, per_second in sources.stats.rates(GROUP_GET_NUMS).items():

@@ -16,10 +16,7 @@ AT_ONCE_CHARS: Final = 256
 
 
 def when_parsed(request: Request, context: Context, texts: Iterable[str], serve: Callable[[], Answer]) -> Answer:
-    """Serve a request, once the long expressions among `texts` are parsed.
-
-    A request whose connection is closed by then is not served: its client must not become a member, or wait.
-    """
+    """Serve a request once the long expressions among `texts` are parsed, unless its connection is closed by then."""
     wanted = {text for text in texts if len(text) > AT_ONCE_CHARS}
     if not wanted or not context.settings.consumers.filter_by_properties:
         return serve()

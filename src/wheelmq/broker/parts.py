@@ -64,8 +64,6 @@ from wheelmq.system.workers import Workers
 
 
 class Parts:
-    """All parts of one broker. The list of tasks and the composition of the process use them."""
-
     def __init__(
         self,
         settings: BrokerSettings,
@@ -187,7 +185,6 @@ class Parts:
         )
 
     def _open_timer_upkeep(self) -> None:
-        """Compose the parts that keep the timer's counts, files and records ready."""
         settings, workers = self.settings, self.workers
         self.timer_metrics, self.timer_rates = TimerMetricsTable(self.timer), TimerRates(self.timer, self.releaser)
         self.count_audit = CountAudit(self.timer, self.generations, self.timer_metrics, settings, workers.reading)

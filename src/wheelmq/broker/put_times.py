@@ -26,14 +26,10 @@ class PutTimes:
         self._append_s = None
 
     def note_append(self, elapsed_s: float) -> None:
-        """Note the time that the append of the current put took."""
         self._append_s = elapsed_s
 
     def note_put(self, elapsed_s: float, body_bytes: int, result: str) -> None:
-        """Count the current put, and log a warning if it was slow.
-
-        A put that was rejected before its append is not counted, as in Apache RocketMQ.
-        """
+        """Count the current put unless it was rejected before its append, as in Apache. Warn if it was slow."""
         if self._append_s is None:
             return
         if self._append_s > SLOW_S:
@@ -63,6 +59,5 @@ class PutTimes:
         self.puts.add(elapsed_s, sends)
 
     def note_read(self, elapsed_s: float) -> None:
-        """Note the time that a read of a queue took."""
         if elapsed_s > self.longest_read_s:
             self.longest_read_s = elapsed_s

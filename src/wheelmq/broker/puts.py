@@ -84,8 +84,6 @@ def _timed(put: Callable[Concatenate[Puts, M, P], R]) -> Callable[Concatenate[Pu
 
 
 class Puts:
-    """Stores the messages of handlers."""
-
     def __init__(
         self,
         engine: Engine,
@@ -109,9 +107,9 @@ class Puts:
 
     @_timed
     def put(self, message: Message, asked_ms: Millis | None = None) -> tuple[Appended, Cancelled | None]:
-        """Store `message`, and park it if it has a delay.
+        """Store `message`, and park it if it has a delay. Raises PeerError, PutFailed.
 
-        `asked_ms` is the arrival time of the send if it had to wait. Raises PeerError, PutFailed.
+        `asked_ms` is the arrival time of the send if it had to wait.
         """
         self._admit(message)
         due_ms = self._parked_due_ms(message, asked_ms)
@@ -182,10 +180,7 @@ class Puts:
         return self._run(lambda: self._transactions.prepare(half))
 
     def check_delay(self, message: Message, half: Message) -> None:
-        """Reject a `message` that its commit could not park, with the growth of its `half` by then.
-
-        Raises PeerError, PutFailed.
-        """
+        """Reject a `message` that its commit could not park: `half` has grown by then. Raises PeerError, PutFailed."""
         asked = str(self._settings.transactions.check_max)
         properties = {**half.properties, props.TRANSACTION_CHECK_TIMES: asked}
         sys_flag = message.sys_flag & ~SYS_TRANSACTION
@@ -235,7 +230,6 @@ class Puts:
             message.properties.pop(name, None)
 
     def waits_for_disk(self, request: Request, message: Message) -> bool:
-        """Return whether the sender of `message` waits for the disk, by the flush mode and the message's WAIT."""
         if request.command.is_oneway or not self._flush.is_sync:
             return False
         return java_boolean(message.properties.get(props.WAIT, "true"))
@@ -261,16 +255,14 @@ class Puts:
 
 
 def check_writable(settings: BrokerSettings) -> None:
-    """Check that the broker has write permission, for ordered and sent-back messages. Raises PeerError."""
     if not settings.broker.permission & PERM_WRITE:
         raise PeerError(ResponseCode.NO_PERMISSION, f"the broker[{settings.broker.ip}] sending message is forbidden")
 
 
 def recall_handle(broker_name: str, message: Message) -> str | None:
-    """Return the handle with which a client recalls a timer, or None for other messages.
+    """Return the handle with which a client recalls a timer (RocketMQ: RecallMessageHandle), or None for others.
 
-    RocketMQ calls it RecallMessageHandle. The message is stored already, so this must not fail: a sender may have set
-    its properties to anything.
+    The message is stored already, so this must not fail: a sender may have set its properties to anything.
     """
     out_ms = java_long(message.properties.get(props.TIMER_OUT_MS, ""))
     topic = message.properties.get(props.REAL_TOPIC)

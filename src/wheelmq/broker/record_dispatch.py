@@ -34,7 +34,6 @@ class RecordDispatch:
 
     @property
     def has_records(self) -> bool:
-        """Whether records wait for their queue units."""
         return self._store.journal.count > 0
 
     @property
@@ -50,7 +49,6 @@ class RecordDispatch:
         return count or 0
 
     def close(self) -> None:
-        """Dispatch the last records, for a clean stop."""
         try:
             if self._store.dispatched_to < self._store.log.end:
                 self._dispatch()
@@ -58,10 +56,10 @@ class RecordDispatch:
             log.error("queue units are missing, and the next start writes them: %s", error)
 
     def _dispatch(self) -> int:
-        """Write queue units, then note timers, then wake requests that wait for the queues.
+        """Write queue units, then note timers, then wake requests. Returns the number of records.
 
-        Returns the number of records. The journal is empty after the first part. An error in the second part loses
-        timers in memory, so it fails the broker. The next start finds them in the log.
+        The journal is empty after the first part. An error in the second part loses timers in memory, so it fails the
+        broker. The next start finds them in the log.
         """
         rows, grown = self._store.dispatch()
         try:

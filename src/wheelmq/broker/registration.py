@@ -1,7 +1,4 @@
-"""Register the broker at the name servers (RocketMQ: BrokerOuterAPI).
-
-It registers at the start, once per period, and at once when a topic changes or a connection breaks.
-"""
+"""Register the broker at the name servers: at the start, each period, and after changes (RocketMQ: BrokerOuterAPI)."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ core."""
 
 
 class Registrar:
-    """Keeps the broker registered at every name server, each at its own pace.
-
-    A name server that is down or hangs delays no other.
-    """
+    """Keeps the broker registered at every name server. A name server that is down or hangs delays no other."""
 
     def __init__(self, settings: BrokerSettings, topics: Topics, clock: Clock) -> None:
         self._topics = topics
@@ -50,14 +44,12 @@ class Registrar:
         self._check_all()
 
     def poll(self) -> None:
-        """Register soon if a topic has changed."""
         if self._topics.changed:
             self._topics.note_registration()
             for server in self._servers:
                 server.wanted.set()
 
     async def stop(self) -> None:
-        """Unregister from the name servers."""
         await asyncio.gather(*(server.stop() for server in self._servers))
 
     def _check_all(self) -> None:
@@ -79,7 +71,6 @@ class _NameServer:
         self.wanted = asyncio.Event()
         """Set to register before the period is over."""
         self.is_registered = False
-        """Whether it has accepted a registration."""
         self._caller = RpcClient(address, on_lost=self.wanted.set)
         self._task: asyncio.Task[None] | None = None
 
@@ -142,8 +133,8 @@ class _NameServer:
 def register_command(settings: BrokerSettings, topics: Topics) -> Command:
     """Return the request that registers the broker with all its topics.
 
-    Apache's header requires haServerAddr. It is empty because the broker accepts no replicas. A slave of Apache's
-    that joins this broker name then connects to no port of another service.
+    Apache's header requires haServerAddr. It is empty because the broker accepts no replicas. A slave of Apache's that
+    joins this broker name then connects to no port of another service.
     """
     body = bodies.write(bodies.Registration(topic_config_serialize_wrapper=topics.wrapper()))
     ext = _header(settings) | headers.texts(

@@ -25,8 +25,8 @@ _REQUEST_BYTES: Final = 1024
 def when_saved(table: TableFile, change: Callable[[], object], answer: Callable[[], Answer]) -> Answer:
     """Change a table, and return the answer of `answer` once the change is on disk.
 
-    If the write fails, the answer is the error, and the table takes the change back. Raises PeerError before the
-    change if too many answers wait already.
+    If the write fails, the answer is the error, and the table takes the change back. Raises PeerError before the change
+    if too many answers wait already.
     """
     _check_room(table)
     change()
@@ -78,9 +78,7 @@ def when_topic_saved(request: Request, context: Context, serve: Callable[[], Ans
 
 
 def check_place(context: Context, topic: str, queue_id: int, *, opens_queue: bool = True) -> None:
-    """Check that a message can be stored in a queue now.
-
-    `opens_queue` is False for a half message: its queue gets no message before the commit.
+    """Check that a message can be stored in a queue now. `opens_queue` is False for a half message.
 
     Raises TopicUnsaved or QueueUnopened if it must wait, PutFailed if it would wait in vain.
     """
@@ -94,7 +92,6 @@ def check_place(context: Context, topic: str, queue_id: int, *, opens_queue: boo
 
 
 def _memory_bytes(request: Request) -> int:
-    """Return about how much memory a request takes while it waits."""
     texts = sum(sys.getsizeof(name) + sys.getsizeof(text) for name, text in request.ext.items())
     return _REQUEST_BYTES + texts + len(request.command.body)
 
@@ -106,7 +103,6 @@ def _check_room(table: TableFile) -> None:
 
 
 def _fail(table: TableFile, error: OSError) -> Answer:
-    """Raise the error as the answer of a request that has changed nothing."""
     if isinstance(error, DiskFull):
         raise error
     raise PeerError(ResponseCode.SYSTEM_ERROR, f"{table.path.name} could not be written: {rejection_text(error)}")

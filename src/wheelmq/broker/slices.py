@@ -1,7 +1,4 @@
-"""Answers that take long to compute, one slice between two ticks, so that they delay no send.
-
-A generator yields after each small piece of its work, and returns the answer.
-"""
+"""Answers that take long to compute, one slice between two ticks, so that they delay no send."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.system.clock import Clock
 
 SLICE_S: Final = 0.002
-"""Length of a slice in seconds."""
 UNDER_WAY_MAX: Final = 16
 """Maximum answers that are computed at the same time."""
 
@@ -25,7 +21,7 @@ Steps = Generator[None, None, Command]
 
 
 class Slices:
-    """Answers that are being computed, in turn."""
+    """Answers that are being computed, in turn. Their generators yield after each small piece of work."""
 
     def __init__(self, clock: Clock, holds: Holds, timeout_ms: Callable[[], int]) -> None:
         self._clock = clock
@@ -34,10 +30,7 @@ class Slices:
         self._under_way: deque[tuple[Steps, Deferred]] = deque()
 
     def answer(self, request: Request, steps: Steps) -> Answer:
-        """Return the answer that `steps` compute: now, if a slice is enough, else later.
-
-        Raises PeerError, and the exceptions of `steps`.
-        """
+        """Return the answer that `steps` compute, now or later. Raises PeerError, and the exceptions of `steps`."""
         if len(self._under_way) >= UNDER_WAY_MAX:
             raise PeerError(ResponseCode.SYSTEM_BUSY, "the broker is computing answers for other requests: try again")
         now = self._run_slice(steps)

@@ -1,7 +1,4 @@
-"""Warnings at the start of a broker: it cannot store messages on its disk, or clients cannot reach its address.
-
-Without them a broker on a small disk starts, and rejects the first message.
-"""
+"""Warnings at the start of a broker: it cannot store messages on its disk, or clients cannot reach its address."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ MIB: Final = 1 << 20
 
 
 def start_warnings(settings: BrokerSettings, store: Store) -> list[str]:
-    """Return the warnings for a broker that has just started with this store."""
     total, free = store.disk.space(store.paths.root)
     used = round(total * store.disk.used_share(store.paths.root))
     files = store.log.files
@@ -29,10 +25,7 @@ def start_warnings(settings: BrokerSettings, store: Store) -> list[str]:
 
 
 def disk_warning(settings: BrokerSettings, *, total: int, used: int, free: int, is_new: bool) -> str | None:
-    """Return why the store cannot take messages, with the remedy; None if it can.
-
-    `is_new` means that the next message creates the files of the store.
-    """
+    """Return why the store cannot take messages, with the remedy, or None. `is_new`: its files do not exist yet."""
     ratio, store, file_bytes = settings.expiry.refuse_percent, settings.store.path, settings.store.log_file_bytes
     if 100 * used > ratio * total:
         return (

@@ -1,8 +1,6 @@
 """Counters by topic and group (RocketMQ: BrokerStatsManager, BrokerStats).
 
-Sends are not counted one by one. The offsets of a queue give the number of its messages, and their bytes are added
-once per round. A pull adds three numbers. The counters of topics and groups get these sums when they are sampled or
-read.
+Sends are not counted one by one. Queue offsets, and bytes added once per round, give the sums at each sample.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from wheelmq.observe.stats import Counted, Stats
 from wheelmq.store.store import Store
 
 RATES_SAMPLE_MS: Final = 1000
-"""Time between two calls of `sample_rates`."""
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
@@ -37,8 +34,6 @@ Integers = npt.NDArray[np.int64]
 
 
 class BrokerStats:
-    """The counters of one broker since its start."""
-
     def __init__(self, store: Store, topics: Topics, cluster: str) -> None:
         self._queues = store.queues
         self._clock = store.clock
@@ -95,15 +90,12 @@ class BrokerStats:
         got[2] += 1
 
     def note_failed_put(self) -> None:
-        """Count a put that stored nothing."""
         self.failed_puts += 1
 
     def note_sent_back(self, group: str, topic: str) -> None:
-        """Count a message of `topic` that a consumer of `group` sent back."""
         self._stats.add(SNDBCK_PUT_NUMS, f"{topic}@{group}", 1)
 
     def forget_topic(self, topic: str) -> None:
-        """Delete the counters of a deleted topic."""
         self._collect()
         of_topic = f"{topic}@"
         self._stats.drop(
@@ -111,7 +103,6 @@ class BrokerStats:
         )
 
     def forget_group(self, group: str) -> None:
-        """Delete the counters of a deleted group."""
         self._collect()
         of_group = f"@{group}"
         self._stats.drop(lambda name, key: key.endswith(of_group))
@@ -119,7 +110,6 @@ class BrokerStats:
     # Reading -------------------------------------------------------------------------------------------------------
 
     def figures(self, name: str, key: str) -> Counted | None:
-        """Return the figures of a counter over its windows; None if there is no such counter."""
         self._collect_gets()
         return self._stats.figures(name, key)
 
@@ -136,7 +126,6 @@ class BrokerStats:
         return self._stats.rates(name)
 
     def put_total(self) -> int:
-        """Return the number of messages that users' topics got since the start."""
         self._collect()
         return self._users_puts
 
@@ -161,7 +150,6 @@ class BrokerStats:
             rate.sample(now_s)
 
     def _collect(self) -> None:
-        """Add the puts and gets since the last call to the counters."""
         self._collect_puts()
         self._collect_gets()
 

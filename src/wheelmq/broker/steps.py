@@ -1,7 +1,6 @@
 """The steps of a tick, each isolated from the failures of the others.
 
-A step that raises an exception is counted and logged, and the tick runs its remaining steps. The log is rate-limited,
-because the same step may fail in every tick. The next tick tries the step again.
+A step that raises an exception is counted and logged, and the next tick tries it again. The log is rate-limited.
 
 A step must not lose messages by its failure. A step that takes references out of a table puts them back on an error.
 The dispatch empties the journal, and the timer takes its rows next: an error there fails the broker.
@@ -38,8 +37,6 @@ class _Trace:
 
 
 class Steps:
-    """Runs steps and counts those that fail."""
-
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._log = RateLimitedLog(log, now_s)
         self.failures: Counter[str] = Counter()
@@ -61,7 +58,6 @@ class Steps:
             return None
 
     def note_failure(self, name: str, error: Exception) -> None:
-        """Count and log the failure of a step."""
         self.failures[name] += 1
         self.failed_now.add(name)
         self.last_error = error

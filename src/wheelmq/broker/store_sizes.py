@@ -7,7 +7,6 @@ from wheelmq.delay.timer.view import StoreSizes
 
 
 def store_sizes(settings: BrokerSettings) -> StoreSizes:
-    """Return the file sizes that a reader of the store's files needs."""
     return StoreSizes(
         settings.store.log_file_bytes,
         settings.store.queue_file_bytes,

@@ -49,10 +49,7 @@ def store_tasks(
 
 
 class Checkpoints:
-    """Writes checkpoints of the store, one at a time. The disk rests after each.
-
-    With thousands of queues, a checkpoint keeps the disk busy for seconds.
-    """
+    """Writes checkpoints of the store, one at a time. The disk rests after each, which may take seconds."""
 
     def __init__(self, store: Store, worker: Worker) -> None:
         self._store = store
@@ -88,7 +85,6 @@ class StoreLockCheck:
         self._worker = worker
 
     def begin(self) -> None:
-        """Begin a check."""
         self._worker.submit(lambda: self._disk.check_locked(self._root), self._done)
 
     def _done(self, result: object) -> None:
@@ -98,8 +94,6 @@ class StoreLockCheck:
 
 
 def expire_blocks(block_scheduler: BlockScheduler, clock: Clock, health: StoreHealth, worker: Worker) -> None:
-    """Remove past blocks on the worker."""
-
     def expire() -> int:
         jobs = list(block_scheduler.expire(clock.now_ms()))
         for job, done in jobs:

@@ -1,8 +1,7 @@
-"""The messages of a queue that a consumer gets, by its subscription.
+"""The messages of a queue that a consumer gets, by its subscription in the pull or in heartbeats.
 
-The pull contains the subscription, or the heartbeats of the group have registered it. A filter by tags compares the
-hash of the tag in the queue's units. Other tags with this hash pass too, so the client compares the tag itself. A
-filter by SQL92 evaluates the message's properties (RocketMQ: PullMessageProcessor, ExpressionMessageFilter).
+A filter by tags compares hashes, so the client compares the tag itself. A filter by SQL92 evaluates the message's
+properties (RocketMQ: PullMessageProcessor, ExpressionMessageFilter).
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class Forbidden(IntEnum):
 
 
 def forbidden(kind: Forbidden, remark: str) -> PeerError:
-    """Return the answer to a forbidden pull."""
     return PeerError(ResponseCode.NO_PERMISSION, remark, forbiddenType=int(kind))
 
 
@@ -166,10 +164,7 @@ class _Guarded:
 
 @dataclass(frozen=True, slots=True)
 class _OfOriginalTopic:
-    """The filter of a retry topic: that of the topic from which a message came.
-
-    A message from a topic without a filter passes.
-    """
+    """The filter of a retry topic: that of a message's original topic. Without one, the message passes."""
 
     filters: ConsumerFilters
     retry_topic: str

@@ -1,8 +1,4 @@
-"""Saves of the tables in the config folder.
-
-Topics and groups are written soon after a change. Offsets and filters change too often for that, so they are written at
-intervals.
-"""
+"""Saves of the tables in the config folder: topics and groups soon after a change, offsets and filters at intervals."""
 
 from __future__ import annotations
 
@@ -31,7 +27,6 @@ class TableSaves:
         self._worker = worker
 
     def save_offsets(self) -> None:
-        """Write the offsets of the groups if they have changed."""
         run_in_background(self._offsets.save_job(), self._worker)
 
     def save_filters(self) -> None:
@@ -39,16 +34,13 @@ class TableSaves:
         run_in_background(self._filters.save_job(), self._worker)
 
     def poll(self, monotonic_ms: int) -> None:
-        """Begin the due writes of topics and groups."""
         for file in self._files:
             file.poll(monotonic_ms)
 
     def next_ms(self) -> int | None:
-        """Return when the next write of topics or groups is due; None if there is nothing to write."""
         return min((due_ms for file in self._files if (due_ms := file.next_ms()) is not None), default=None)
 
     def close(self) -> None:
-        """Write all tables that have changed, for a clean stop."""
         for file in self._files:
             file.save_now()
         run_at_stop(self._offsets.save_job())

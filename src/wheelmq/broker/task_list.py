@@ -1,8 +1,6 @@
 """The tasks of a broker: one list, in the order in which each tick runs them.
 
-A task says when it next needs a tick, and runs in every tick. Work that can wait runs at intervals, or rests after each
-run. A task also says how it ends at a clean stop. A task that raises an exception does not stop the others: see
-`steps`.
+A task runs in every tick, at intervals, or rests after each run. `steps` isolates it from the others' exceptions.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ from wheelmq.system.clock import Clock
 
 
 class TickTime(NamedTuple):
-    """The moment of a tick."""
-
     wall_ms: Millis
     monotonic_ms: int
     requests_s: float = 0.0
@@ -54,7 +50,6 @@ class TickTask:
     """Work that ticks do, that a clean stop does, or both."""
 
     name: str
-    """Name in the log and in the metrics of failed steps."""
     run: Callable[[TickTime], int | None] | None = None
     """Returns the number of records that it appended or dispatched; None counts as 0."""
     next_ms: NextMs | None = None
@@ -67,23 +62,19 @@ class TickTask:
 
 
 class TaskList:
-    """Runs the tasks, and computes when they need the next tick.
-
-    A tick follows nearly each request, so a task that is not due costs one comparison and no call.
-    """
+    """Runs the tasks. A tick follows nearly each request, so a task that is not due costs one comparison."""
 
     def __init__(self, tasks: Sequence[TickTask], steps: Steps) -> None:
         self._tasks: list[TickTask] = []
         self._runs: list[tuple[str, Callable[[TickTime], int | None], NextMs | None, Interval | None]] = []
         self._next_ms: list[NextMs] = []
-        """These belong to the tasks that run in every tick."""
+        """The functions of the tasks that run in every tick."""
         self._intervals: list[Interval] = []
         self._steps = steps
         for task in tasks:
             self.add(task)
 
     def add(self, task: TickTask) -> None:
-        """Run `task` after all others."""
         self._tasks.append(task)
         if task.run is not None:
             self._runs.append((task.name, task.run, task.next_ms, task.interval))
@@ -93,7 +84,7 @@ class TaskList:
             self._next_ms.append(task.next_ms)
 
     def run(self, time: TickTime) -> int:
-        """Run the tasks that are due. Returns the number of records that they appended or dispatched."""
+        """Run the due tasks. Returns the number of records that they appended or dispatched."""
         count, now_ms = 0, time.monotonic_ms
         for name, run, next_ms, interval in self._runs:
             if interval is not None:
@@ -112,7 +103,6 @@ class TaskList:
         return count
 
     def next_ms(self, time: TickTime) -> int | None:
-        """Return the monotonic time at which the first task needs a tick; None if none needs one."""
         times_ms = [time_ms for interval in self._intervals if (time_ms := interval.next_ms) is not None]
         times_ms += [time_ms for next_ms in self._next_ms if (time_ms := next_ms(time)) is not None]
         return min(times_ms, default=None)
@@ -125,8 +115,6 @@ class TaskList:
 
 
 def every(name: str, interval_ms: int, function: Callable[[], object], clock: Clock) -> TickTask:
-    """Return the task that calls `function` every `interval_ms`."""
-
     def run(time: TickTime) -> None:
         function()
 
@@ -134,8 +122,5 @@ def every(name: str, interval_ms: int, function: Callable[[], object], clock: Cl
 
 
 def resting(task: TickTask, rest_ms: int, clock: Clock) -> TickTask:
-    """Return `task` with at least `rest_ms` between two runs, unless an event causes the tick.
-
-    A tick during the rest requests another one at the end of the rest.
-    """
+    """Return `task` with at least `rest_ms` between two runs, unless an event causes the tick."""
     return replace(task, interval=Interval(rest_ms, clock.monotonic_ms(), rests=True))

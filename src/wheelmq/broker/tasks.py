@@ -31,7 +31,6 @@ REST_MS: Final = 10
 
 
 def broker_tasks(parts: Parts) -> list[TickTask]:
-    """Return all tasks of a broker, in their order."""
     return [*_periodic_tasks(parts), *_tick_tasks(parts)]
 
 
@@ -127,8 +126,6 @@ def _prefetch_tasks(parts: Parts) -> list[TickTask]:
 
 
 def _answer_tasks(parts: Parts) -> list[TickTask]:
-    """Return the tasks that answer requests, or send them."""
-
     rest = _rest_of(parts)
 
     def held_next_ms(at: TickTime) -> int | None:

@@ -12,7 +12,6 @@ from wheelmq.observe.rates import Rate
 log = logging.getLogger(__name__)
 
 TIMER_RATES_SAMPLE_MS: Final = 1000
-"""Time between two samples of the timer's rates."""
 
 
 class TimerProgressLog:
@@ -45,8 +44,6 @@ class TimerProgressLog:
 
 
 class TimerRates:
-    """The messages per second that enter the timer log, and that leave."""
-
     def __init__(self, timer: Timer, releaser: Releaser) -> None:
         self._clock = timer.store.clock
         self.indexed = Rate(lambda: timer.indexed_to)

@@ -1,7 +1,6 @@
-"""The times in which the timer takes or releases no messages.
+"""The times in which the timer, but not levels and blocks, takes or releases no messages.
 
-While timerStopEnqueue is on, it takes none from the timer queue. It releases none while timerStopDequeue is on, and
-none for disappearTimeAfterStart from the start. Levels and blocks do not wait for this.
+timerStopEnqueue stops the intake from the timer queue, timerStopDequeue and disappearTimeAfterStart the releases.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ class TimerStops:
         self._warn()
 
     def take_settings(self) -> None:
-        """Apply timerStopEnqueue and timerStopDequeue after a change at run time.
-
-        Messages that were already taken for release still leave.
-        """
+        """Apply the switches after a change at run time. Messages that were already taken for release still leave."""
         self._timer.take_stop_enqueue()
         if self._settings.timer.stop_dequeue:
             self._dequeues_from_ms = None
@@ -43,11 +39,9 @@ class TimerStops:
         self._warn()
 
     def next_ms(self) -> int | None:
-        """Return when the held messages may leave; None when that is not known."""
         return self._dequeues_from_ms
 
     def poll(self, monotonic_ms: int) -> None:
-        """Begin to release if it is time."""
         if self._dequeues_from_ms is not None and self._dequeues_from_ms <= monotonic_ms:
             self._dequeues_from_ms = None
             self._timer.pending.armed.release_held()

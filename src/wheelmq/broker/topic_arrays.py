@@ -21,9 +21,8 @@ Integers = npt.NDArray[np.int64]
 class TopicArrays:
     """The topic table in arrays. A refresh adds new topics and changes known ones in place.
 
-    Arrays have room for more topics than there are: `rows` and `names` are views of their used part. A deleted topic
-    keeps its row, without a name. All arrays are rebuilt only if one is full, or if the table no longer lists a
-    change.
+    `rows` and `names` are views of the used part of the arrays. A deleted topic keeps its row, without a name. All
+    arrays are rebuilt only if one is full, or if the table no longer lists a change.
     """
 
     def __init__(self, table: Topics, queues: QueueTable, settings: BrokerSettings) -> None:
@@ -42,7 +41,6 @@ class TopicArrays:
         self.queue_rows: Integers = np.zeros(0, np.int64)
 
     def refresh(self) -> None:
-        """Update the arrays from the broker's topics and queues."""
         table = self._table
         if self._version != table.changes:
             changed = None if self._version < 0 else table.changed_since(self._version)
@@ -120,7 +118,6 @@ class TopicArrays:
         return True
 
     def _find_queues(self, config: TopicConfig) -> None:
-        """Enter the known rows of a topic's queues."""
         first, queues = self.rows[self._row_of[config.topic_name], topics.FIRST_QUEUE], self._queues
         for queue_id in range(_queue_count(config)):
             row = queues.known_row(config.topic_name, queue_id)

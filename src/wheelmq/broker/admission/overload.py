@@ -1,10 +1,8 @@
 """Reject requests that would wait too long (RocketMQ: rejectRequest, RequestTask, BrokerFastFailure).
 
-Apache's broker has a thread pool and a bounded queue for each group of request codes. Here one loop serves all
-requests, and a request waits only for the loop. So the queue of a group is its part of a round of reading, from the
-first bytes of the round to its end. A request in the round comes after those that the round has served before it. It
-has waited as long as the round is old. Requests of a peer that does not read its answers wait longer: they are read
-already, and served once the peer has read. docs/adr/0021-a-queue-is-a-round.md.
+Apache's broker has a bounded queue for each group of request codes. Here one loop serves all requests, and the queue of
+a group is its part of a round of reading. A request has waited as long as the round is old, or longer if its peer does
+not read its answers. docs/adr/0021-a-queue-is-a-round.md.
 """
 
 from __future__ import annotations
@@ -103,7 +101,7 @@ class OverloadGuard:
         self._log = RateLimitedLog(log, clock.monotonic)
 
     def rejection(self, connection: Connection, code: int) -> Rejection | None:
-        """Return why a request is not served now. None if it is served; it then counts as taken."""
+        """Return why a request is not served now. If it is served, count it as taken and return None."""
         if code in UNBOUNDED:
             return None
         group = GROUPS.get(code, ADMIN)
@@ -122,15 +120,12 @@ class OverloadGuard:
         return self.capacity(SEND) - self._taken.get(SEND, 0)
 
     def took_sends(self, count: int) -> None:
-        """Note that the kernel has served `count` sends."""
         self._taken[SEND] = self._taken.get(SEND, 0) + count
 
     def end_round(self) -> None:
-        """Reset the counts: the next request comes in another round."""
         self._taken.clear()
 
     def _rejection_of_slave(self, code: int) -> Rejection | None:
-        """Return the rejection of a send to a slave; None for other requests, and on a master."""
         if self._settings.is_master or code not in _REJECTED_BY_SLAVES:
             return None
         return Rejection("rejected", f"{_REJECT} ({slave_text(self._settings.broker.id)})")
@@ -159,10 +154,8 @@ class OverloadGuard:
         )
 
     def size(self, group: RequestGroup) -> int:
-        """Return the number of requests of `group` that this round has taken: its queue, as a rejection names it."""
         return self._taken.get(group, 0)
 
     def capacity(self, group: RequestGroup) -> int:
-        """Return the number of requests of `group` that a round takes."""
         found: int = getattr(self._settings.queues, group.capacity)
         return found

@@ -3,10 +3,9 @@
 RocketMQ: SendMessageProcessor.preSend, HookUtils.checkBeforePutMessage. Only puts of clients are checked. Parked
 messages are released as long as there is any room for them.
 
-In Apache's broker, a put can hang because the system writes pages back before it provides new ones. A lock that is
-held too long shows this. Here one loop does all work, so no request can check while a put hangs. A request that
-arrives meanwhile is served later in the same round. So the age of the round replaces the age of the lock. Past the
-limit, the broker rejects the remaining sends of the round with SYSTEM_BUSY. The age of the next round starts at zero.
+In Apache's broker, a lock that is held too long shows that a put hangs while the system writes pages back. Here no
+request can check while a put hangs, but those after it in the round are late. So the age of the round replaces the age
+of the lock. Past the limit, the broker rejects the rest of the round with SYSTEM_BUSY.
 """
 
 from __future__ import annotations
@@ -66,19 +65,16 @@ class Admission:
             raise PutFailed(PutStatus.OS_PAGE_CACHE_BUSY)
 
     def check_open(self) -> None:
-        """Check that the time has come from which the broker takes sends. Raises PeerError."""
         opens_ms = self._settings.requests.sends_from_ms
         if self._clock.now_ms() < opens_ms:
             raise PeerError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {_local(opens_ms)}")
 
     @property
     def takes_sends(self) -> bool:
-        """Whether the broker stores a valid send now."""
         opens_ms = self._settings.requests.sends_from_ms
         return self._clock.now_ms() >= opens_ms and self.rejection() is None
 
     def stop(self) -> None:
-        """Store no more messages for clients: the broker stops."""
         self._is_stopping = True
 
     def check_disk(self) -> None:
@@ -89,7 +85,6 @@ class Admission:
 
 
 def slave_text(broker_id: int) -> str:
-    """Return the reason why a broker with this id stores no messages for clients."""
     return f"the broker has the id {broker_id}, so it is a slave and stores no messages"
 
 

@@ -1,7 +1,6 @@
 """Whether the broker can write its store.
 
-A failed write rejects sends for RETRY_MS. A failure is final: the broker acknowledges nothing more and stops. The next
-start recovers from disk.
+A failed write rejects sends for RETRY_MS. A failure is final: the broker stops, and the next start recovers.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ class StoreHealth:
         self._clock = clock
         self._log = RateLimitedLog(log, clock.monotonic)
         self.failure: BaseException | None = None
-        """The error that ended the broker. The broker must stop, and recover from disk."""
+        """The error that ended the broker."""
         self.rejection: str | None = None
         """Why the broker rejects sends now; None if it does not."""
         self._rejected_ms = 0
 
     def fail(self, error: BaseException) -> None:
-        """Acknowledge nothing more, and stop. The next start recovers from disk."""
+        """Acknowledge nothing more, and stop."""
         self.failure = error
         if isinstance(error, StoreRemoved | TimersLost):
             self.reject_sends(rejection_text(error))
@@ -57,6 +56,5 @@ class StoreHealth:
             return 0
 
     def poll(self, monotonic_ms: int) -> None:
-        """Take sends again if RETRY_MS have passed since the last failed write."""
         if self.rejection is not None and self.failure is None and monotonic_ms - self._rejected_ms >= RETRY_MS:
             self.rejection = None

@@ -1,7 +1,7 @@
 """Serve the sends and batches at the front of a connection's input: check them, write the records, answer.
 
 Twin: `formats.wire.frame`, `broker.handlers.send`, `delay.park` and `store.Store.append`. The kernel writes the same
-bytes of log, journal and answer as the twin. It leaves all other requests to the twin.
+bytes of log, journal and answer, and leaves all other requests to the twin.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Write the answer to a send or to a batch.
-
-Twin: `broker.handlers.send`, `broker.puts.recall_handle`, `formats.wire.frame.encode`.
-"""
+"""Write the answer to a send or batch. Twin: `handlers.send`, `puts.recall_handle`, `formats.wire.frame.encode`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Append the messages of a batch in their order, with one record each.
 
 Twin: `broker.handlers.send` with `split_batch`, and `store.Store.append`. The kernel checks all messages before it
-writes the first. So the log holds nothing of a batch that is left to the plain code.
+writes the first, so the log holds nothing of a batch that is left to the plain code.
 """
 
 from __future__ import annotations
@@ -141,7 +141,6 @@ def _read(a: Bytes, p: int, end: int, spans: Integers, seen: Integers, f: Intege
 
 @part
 def _block_bytes(a: Bytes, start: int, stop: int, shared: Integers, spans: Integers, suffix: Bytes) -> int:
-    """Return the length of the stored properties."""
     count = stop - start + suffix.shape[0]
     if stop > start and a[stop - 1] != 2:
         count += 1

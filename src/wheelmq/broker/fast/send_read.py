@@ -66,7 +66,6 @@ def _number(a: Bytes, h: Integers, letter: int, most: int) -> int:
 
 @inline
 def _optional_number(a: Bytes, h: Integers, letter: int) -> int:
-    """Return the same as `_number`, but 0 if the field is absent."""
     return np.int64(0) if _start(h, letter) < 0 else _number(a, h, letter, 2147483647)
 
 

@@ -197,8 +197,7 @@ def place(
 ) -> bool:
     """Write the stored properties at their place in the record at `at`, parked if the message requests it.
 
-    Returns False if a property is for the plain code. The bytes written then are after the log's end and have no
-    effect.
+    Returns False if a property is for the plain code. The bytes written are then after the log's end.
     """
     block = at + rec.FIXED + (f[STOP] - f[BODY]) + 1 + (f[TOPIC_END] - f[TOPIC]) + 2
     if f[RAW] != 0:

@@ -1,7 +1,4 @@
-"""Compile all kernels for the types of their arguments, or load them from the cache.
-
-The broker does this before it listens.
-"""
+"""Compile all kernels for the types of their arguments, or load them from the cache, before the broker listens."""
 
 from __future__ import annotations
 

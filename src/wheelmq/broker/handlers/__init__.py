@@ -46,12 +46,10 @@ TABLES: Final[tuple[HandlerTable[Any], ...]] = (
     *(timers.CHECK_POINT, timers.LISTINGS, timers.METRICS),
 )
 HANDLERS: Final = {code: handler for table in TABLES for code, handler in table.by_code.items()}
-"""All handlers by request code."""
 assert len(HANDLERS) == sum(len(table.by_code) for table in TABLES), "two handlers serve one code"
 
 
 def bind_handlers(parts: Parts) -> dict[int, BoundHandler]:
-    """Return the handlers of a broker by request code, each with the parts that it takes."""
     context, engine, sources = parts.context, parts.engine, parts.metric_sources
     bound = {
         **COMMON.bind(context),

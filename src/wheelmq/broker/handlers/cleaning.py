@@ -31,8 +31,8 @@ def clean_queues(request: Request, store: Store, expiry: Expiry) -> Answer:
 def clean_topics(request: Request, context: Context) -> Answer:
     """Delete the offsets of groups in deleted topics of which no message is left.
 
-    A deleted topic may still get messages, such as parked ones. They are deleted with the files of the log. The offsets
-    stay until then, so that no message is delivered again if the topic is created again.
+    A deleted topic may still get messages, such as parked ones. The offsets stay until the log has none, so that no
+    message is delivered again if the topic is created again.
     """
     left = {topic for (topic, _), queue in context.store.queues.items() if queue.start < queue.end}
     count = context.consumer_offsets.remove(lambda group, topic: topic not in context.topics and topic not in left)

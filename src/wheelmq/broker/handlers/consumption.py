@@ -50,10 +50,7 @@ def get_consume_stats(request: Request, context: Context) -> Answer:
 
 
 def _topics(context: Context, header: ConsumeStatsHeader) -> Iterable[str]:
-    """Return the topics of a request.
-
-    They are its list. Without a list they are its topic, or all topics of the group, if the group subscribes to them.
-    """
+    """Return the topics of a request: its list, or its topic, or all topics that the group subscribes to."""
     chosen = [topic for topic in (header.topic_list or "").split(";") if topic]
     if chosen:
         return chosen
@@ -68,7 +65,6 @@ def is_subscribed(context: Context, group: str, topic: str) -> bool:
 
 
 def _progress(context: Context, group: str, config: TopicConfig, count: int) -> Generator[None, None, list[Progress]]:
-    """Return the progress of the group in the first `count` queues of a topic."""
     topic = config.topic_name
     offsets, pulled = context.consumer_offsets.of(group, topic), context.consumer_offsets.pulled(group, topic)
     found = []

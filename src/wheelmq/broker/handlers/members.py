@@ -38,10 +38,8 @@ HANDLERS: Final[HandlerTable[[Context, MemberChanges]]] = HandlerTable()
 def heart_beat(request: Request, context: Context, member_changes: MemberChanges) -> Answer:
     """Register a client in its groups, and notify each group that it changes.
 
-    A heartbeat of few groups is served at once. A heartbeat of many groups is served in slices, so that other requests
-    and due messages do not wait for it.
-
-    Raises PeerError for a heartbeat with more groups or subscriptions than a client can have.
+    A heartbeat of many groups is served in slices, so that other requests and due messages do not wait for it. Raises
+    PeerError for more groups or subscriptions than a client can have.
     """
     beat = bodies.read(request.body, bodies.Heartbeat)
     entries = sum(1 + len(one.subscription_data_set) for one in beat.consumer_data_set) + len(beat.producer_data_set)
@@ -87,7 +85,6 @@ def heart_beat(request: Request, context: Context, member_changes: MemberChanges
 
 
 def _finish(steps: Steps) -> Command:
-    """Run `steps` to the end and return their answer."""
     while True:
         try:
             next(steps)

@@ -38,8 +38,8 @@ def query_consumer_offset(request: Request, context: Context) -> Answer:
 def _begins_in_memory(context: Context, queue: ConsumeQueue | None) -> bool:
     """Return whether a new group begins at 0: the queue has its first message, and it is near the end of the log.
 
-    RocketMQ defines near in DefaultMessageStore.checkInMemByConsumeOffset. Otherwise the group's client chooses its
-    start. Both give the same offset in a queue that never had a message. RocketMQ makes the client ask again there.
+    RocketMQ: DefaultMessageStore.checkInMemByConsumeOffset. Otherwise the client chooses its start. Both give the same
+    offset in a queue that never had a message. RocketMQ makes the client ask again there.
     """
     if queue is None or queue.end == 0:
         return True
@@ -111,8 +111,7 @@ def search_offset(request: Request, context: Context) -> Answer:
 def offset_at(context: Context, topic: str, queue_id: int, at_ms: int, *, upper: bool = False) -> int:
     """Return the queue offset of the first message stored at or after a time, or the queue's end if all are older.
 
-    With `upper`, return the last message stored at or before the time, or the first one of the queue if all are
-    younger.
+    With `upper`, return the last one stored at or before it, or the first one of the queue if all are younger.
     """
     queue = context.store.queues.find(topic, queue_id)
     if queue is None or queue.start == queue.end:
@@ -136,7 +135,7 @@ def earliest_ms(context: Context, topic: str, queue_id: int) -> int:
 
 
 def store_ms_at(context: Context, topic: str, queue_id: int, offset: int) -> int:
-    """Return the store time of the message at a queue offset in epoch milliseconds, or -1 without a message."""
+    """Return the store time of a message in epoch milliseconds, or -1 without a message."""
     queue = context.store.queues.find(topic, queue_id)
     if queue is None or not queue.start <= offset < queue.end:
         return -1

@@ -1,7 +1,6 @@
 """WMQ_PIPELINE_READ: portions of the store for tasks that cannot map it (formats.wire.portions).
 
-A worker reads them over its own view, which lasts for one turn. An answer has a bounded size. A task of a turn that
-is over gets STALE.
+A worker reads them over its own view, which lasts for one turn. A task of a turn that is over gets STALE.
 """
 
 from __future__ import annotations
@@ -71,7 +70,6 @@ def _check_name(timer: Timer, kind: FileKind, name: str) -> None:
 
 
 def _answer(files: MappedSequence, result: Any) -> Command:
-    """Return the answer for the result or the exception of the reader."""
     match result:
         case Portion(body, covered):
             found = PortionHeader(count=covered, crc=zlib.crc32(body), log_start=files.start, log_end=files.end)

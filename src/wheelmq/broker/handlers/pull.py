@@ -92,9 +92,8 @@ def _pull(request: Request, context: Context) -> Answer:
 class _Pull:
     """A pull that has no answer yet.
 
-    Each attempt checks its permissions and its filter again (RocketMQ: processRequest by executeRequestWhenWakeup),
-    because they may change between attempts. The object keeps only the header of the request: hundreds of thousands
-    may be held.
+    Each attempt checks its permissions and its filter again (RocketMQ: processRequest by executeRequestWhenWakeup). The
+    object keeps only the header of the request: hundreds of thousands may be held.
     """
 
     __slots__ = ("_code", "_connection", "_context", "_group", "_held_for", "_passed_to", "_row", "_topic", "_wanted",
@@ -169,7 +168,6 @@ class _Pull:
         return _answer(found, code, self._topic, self._group, context)
 
     def _read(self) -> Read:
-        """Read the queue and record the time of the read."""
         context = self._context
         begin_s = context.clock.monotonic()
         found = read_queue(context, self.header, self._wanted)
@@ -285,7 +283,7 @@ def _select(
 ) -> tuple[list[tuple[LogPosition, int]], int, bool]:
     """Return the matching records, the number of checked units, and whether one names a record no longer in the log.
 
-    An expression may be long, and so may a message's properties. After `FILTER_S` the client must ask again.
+    Expressions and properties may be long. After `FILTER_S` the client must ask again.
     """
     log, clock = context.store.log, context.clock
     log_start, damaged = log.start, log.damaged

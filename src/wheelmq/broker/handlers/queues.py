@@ -24,7 +24,6 @@ UNITS_MAX: Final = 1024
 
 
 def topic_of(context: Context, topic: str) -> TopicConfig:
-    """Return the topic's config. Raises PeerError."""
     config = context.topics.get(topic)
     if config is None:
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
@@ -42,7 +41,6 @@ def bounds(context: Context, topic: str, queue_id: int) -> tuple[QueueOffset, Qu
 
 
 def stored_ms(context: Context, topic: str, queue_id: int, offset: int) -> Millis | None:
-    """Return the store time of the message at a queue offset, or None without a message."""
     queue = context.store.queues.find(topic, queue_id)
     if queue is None or not queue.start <= offset < queue.end:
         return None

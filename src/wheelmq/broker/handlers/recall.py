@@ -30,7 +30,6 @@ class RecallHandle(NamedTuple):
 
 
 def parse_handle(text: str) -> RecallHandle | None:
-    """Return the parts of a handle, or None if it is invalid."""
     try:
         words = base64.urlsafe_b64decode(text.encode()).decode().split(" ")
     except (binascii.Error, ValueError):

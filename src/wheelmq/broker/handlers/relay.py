@@ -1,7 +1,6 @@
 """GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY, INVOKE_BROKER_TO_GET_CONSUMER_STATUS.
 
-An administrator asks the clients of a group. The broker relays the request and the answer (RocketMQ:
-AdminBrokerProcessor.callConsumer).
+Relays an administrator's request to the clients of a group (RocketMQ: AdminBrokerProcessor.callConsumer).
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ def consume_directly(request: Request, context: Context) -> Answer:
 
 
 def _record(context: Context, msg_id: str | None) -> bytes:
-    """Return the record that an offset message id names. Raises PeerError."""
     try:
         _, position = parse_offset_message_id(msg_id or "")
     except ValueError as error:
@@ -140,12 +138,10 @@ def get_consumer_status(request: Request, context: Context) -> Answer:
 
 
 def _status(tables: dict[str, object]) -> Command:
-    """Return the answer with the tables of clients by client id."""
     return reply(body=msgspec.json.encode({"consumerTable": tables}))
 
 
 def check_versions(clients: list[Client], least: int) -> None:
-    """Check that no client is too old. Raises PeerError."""
     for client in clients:
         if client.version < least:
             remark = f"the client does not support this feature. version={client.version}"

@@ -1,7 +1,7 @@
 """SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2 (RocketMQ: ReplyMessageProcessor): relay a reply to the waiting producer.
 
-Request and reply are messages. The broker pushes the reply at once to the client that the request named, with
-PUSH_REPLY_MESSAGE_TO_CLIENT. It also stores the reply. The sender of the reply gets the outcome of the push.
+The broker pushes the reply at once to the client that the request named (PUSH_REPLY_MESSAGE_TO_CLIENT), and stores it.
+The sender of the reply gets the outcome of the push.
 """
 
 from __future__ import annotations
@@ -95,7 +95,6 @@ def _message(request: Request, context: Context, header: SendHeader) -> Message:
 
 
 def _push(request: Request, context: Context, reply: _Reply) -> Command:
-    """Return the request that pushes the reply to the waiting client."""
     header, message = reply.header, reply.message
     properties = {**message.properties, props.PUSH_REPLY_TIME: str(context.clock.now_ms())}
     ext = headers.texts(
@@ -132,10 +131,7 @@ def _passed_on(context: Context, reply: _Reply, connection: Connection, push: Co
 
 
 def _answer(context: Context, reply: _Reply, failure: str | None) -> Answer:
-    """Store the reply if the settings say so, and return its sender's answer.
-
-    A store may fail: the reply was relayed.
-    """
+    """Store the reply if the settings say so, and return its sender's answer. A failed store has no effect on it."""
     message = reply.message
     answer = Command(code=ResponseCode.SUCCESS if failure is None else ResponseCode.SYSTEM_ERROR, remark=failure)
     answer.ext = marks(context)

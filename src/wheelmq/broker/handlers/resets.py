@@ -1,9 +1,8 @@
 """INVOKE_BROKER_TO_RESET_OFFSET: move a group's offsets in a topic (RocketMQ: AdminBrokerProcessor.resetOffset).
 
-The broker records the new offsets by default, as Apache RocketMQ 5 does. The answer to its next pull moves a client
-to them, and its earlier commits are ignored. A client that connects later finds them. With
-useServerSideResetOffset=false the broker notifies the clients, as those before 5.0 expect. Then at least one must be
-connected.
+By default the broker records the new offsets, as Apache RocketMQ 5 does. The answer to its next pull moves a client to
+them, and its earlier commits are ignored. With useServerSideResetOffset=false the broker notifies the clients, as those
+before 5.0 expect. Then at least one must be connected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """GET_BROKER_RUNTIME_INFO: every key that mqadmin's brokerStatus prints for an Apache broker.
 
-A round is the queue of each group of requests (docs/adr/0021-a-queue-is-a-round.md). So the size of a pool's queue is
-the number of its requests in this round, and the wait of its head is the age of the round.
+A round is the queue of each group of requests: its age is the wait (docs/adr/0021-a-queue-is-a-round.md).
 """
 
 from __future__ import annotations
@@ -152,7 +151,6 @@ def _delays(sources: MetricSources) -> dict[str, object]:
 
 
 def _distribution(puts: Histogram) -> str:
-    """Return the number of puts by duration, in Apache's groups."""
     found, before = [], 0
     for name, bound_s in _SPANS:
         upto = puts.count_to(bound_s)
@@ -168,7 +166,6 @@ def _duration(ms: int) -> str:
 
 
 def _bytes(count: int) -> str:
-    """Return a number of bytes as readable text in Apache's format."""
     if count < 1024:
         return f"{count} B"
     exponent = (count.bit_length() - 1) // 10

@@ -153,10 +153,7 @@ def _send_one(
 
 
 def _is_half(header: SendHeader, message: Message) -> bool:
-    """Return whether `message` is a half message, which waits for the end of its transaction.
-
-    A message that a consumer sends back is not, even if its client left the transaction property on it.
-    """
+    """Return whether `message` is a half message. One that a consumer sends back is not, even with the property."""
     properties = message.properties
     is_given_back = header.reconsume_times > 0 and (java_int(properties.get(props.DELAY, "0")) or 0) > 0
     return java_boolean(properties.get(props.TRAN_MSG)) and not is_given_back
@@ -259,8 +256,8 @@ def _send_batch(
 def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
     """Return flag, body and properties of each message in a batch. Raises ValueError if a size is wrong.
 
-    Each message is: size 4, magic 4, body crc 4, flag 4, body length 4, body, properties length 2, properties. The
-    size is ignored, as in Apache RocketMQ: the inner lengths define the end of the message.
+    Each message is: size 4, magic 4, body crc 4, flag 4, body length 4, body, properties length 2, properties. The size
+    is ignored, as in Apache RocketMQ: the inner lengths define the end of the message.
     """
     found = []
     at = 0
@@ -336,7 +333,6 @@ def _check_body(context: Context, body: bytes) -> None:
 
 
 def marks(context: Context) -> dict[str, str]:
-    """Return the header fields of every send answer."""
     return {
         props.MSG_REGION: context.settings.broker.region_id,
         props.TRACE_ON: "true" if context.settings.broker.trace_on else "false",

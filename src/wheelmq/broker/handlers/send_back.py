@@ -88,5 +88,4 @@ def _send_back(request: Request, context: Context) -> Answer:
 
 
 def _with_status(failed: PutFailed) -> PutFailed:
-    """Return the failure with the answer to a message sent back: the name of its status."""
     return PutFailed(failed.status, code=ResponseCode.SYSTEM_ERROR, remark=failed.status)

@@ -101,7 +101,6 @@ def delete_topic(request: Request, context: Context) -> Answer:
 
 
 def _forget_topic(context: Context, topic: str) -> Answer:
-    """Remove the messages, offsets and statistics of a deleted topic."""
     context.consumer_offsets.remove(lambda _, found: found == topic)
     for remove_files in context.store.queues.remove_topic(topic):
         run_in_background(remove_files, context.workers.background)

@@ -11,8 +11,6 @@ from wheelmq.formats.wire.bodies import ConsumerData, Subscription
 
 @dataclass(slots=True)
 class Client:
-    """A client of a group, on one connection."""
-
     client_id: str
     connection: Connection
     language: str
@@ -22,8 +20,6 @@ class Client:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The members of a group and their subscriptions."""
-
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
@@ -35,7 +31,6 @@ class ConsumerGroup:
         return sorted({client.client_id for client in self.clients.values()})
 
     def find(self, client_id: str) -> Client | None:
-        """Return the client with an id, on its newest connection."""
         return next((one for one in reversed(self.clients.values()) if one.client_id == client_id), None)
 
 
@@ -88,7 +83,6 @@ class Clients:
         mine.setdefault(id(client.connection), (client.connection, set()))[1].add(group)
 
     def find_producer(self, client_id: str) -> Connection | None:
-        """Return the connection of a producer with this id, the newest of several; None without a producer."""
         found = self._groups_produced_for.get(client_id)
         return next(reversed(found.values()))[0] if found else None
 

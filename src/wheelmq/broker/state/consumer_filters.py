@@ -1,8 +1,7 @@
 """Expressions by which groups filter topics (RocketMQ: ConsumerFilterManager), kept in config/consumerFilter.json.
 
-Heartbeats register them. A filter is dead once its group has no member or does not subscribe to its topic any more.
-It is deleted after filter_data_clean_time_span, by default a day. Until then it shows which version of a consumer's
-subscription the broker has seen.
+Heartbeats register them. A filter is dead once its group has no member or does not subscribe to its topic any more. It
+stays for filter_data_clean_time_span, to show which version of a subscription the broker has seen.
 """
 
 from __future__ import annotations
@@ -61,21 +60,15 @@ class FilterData(Body):
 
 
 class TopicFilters(Body):
-    """The filters of a topic, by group."""
-
     topic: str = ""
     group_filter_data: dict[str, FilterData] = {}
 
 
 class FilterTable(Body):
-    """consumerFilter.json."""
-
     filter_data_by_topic: dict[str, TopicFilters] = {}
 
 
 class ConsumerFilter:
-    """A group's compiled filter of a topic."""
-
     __slots__ = ("condition", "data")
 
     def __init__(self, data: FilterData) -> None:
@@ -110,7 +103,6 @@ class ConsumerFilters:
             self._load()
 
     def find(self, topic: str, group: str) -> ConsumerFilter | None:
-        """Return the filter, dead or alive."""
         return self._by_group.get(group, {}).get(topic)
 
     def register(self, group: str, subscriptions: Iterable[Subscription]) -> Iterator[None]:
@@ -128,15 +120,11 @@ class ConsumerFilters:
                 self._bury(known)
 
     def unregister(self, group: str) -> None:
-        """Mark the filters of a group without members as dead."""
         for known in self._by_group.get(group, {}).values():
             self._bury(known)
 
     def save_job(self) -> Callable[[], None] | None:
-        """Return the job that writes the file; None if nothing has changed. It may run off the loop.
-
-        After a failed write, the next job tries again.
-        """
+        """Return the job that writes the file, also off the loop; None without changes. Failed writes are repeated."""
         self._clean()
         if not self._dirty:
             return None
@@ -202,7 +190,6 @@ class ConsumerFilters:
             self._dirty = True
 
     def _clean(self) -> None:
-        """Delete filters that died long ago."""
         before_ms = self._clock.now_ms() - self._kept_ms
         for known in [one for one in self._all() if one.is_dead and one.data.dead_time <= before_ms]:
             group, topic = known.data.consumer_group, known.data.topic

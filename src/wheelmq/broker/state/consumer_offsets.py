@@ -22,7 +22,7 @@ class OffsetTable(Body):
 
 
 class ConsumerOffsets:
-    """Committed queue offsets. Changes are written to disk every few seconds, and at a clean stop."""
+    """Committed queue offsets, written every few seconds and at a clean stop. Do not change the returned tables."""
 
     def __init__(self, disk: Disk, paths: StorePaths, queue_end: Callable[[str, int], int]) -> None:
         self._disk = disk
@@ -39,7 +39,6 @@ class ConsumerOffsets:
         return None if found is None else QueueOffset(found)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note that `group` has consumed the queue up to `offset`."""
         queues = self._table.offset_table.setdefault(f"{topic}@{group}", {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
@@ -54,7 +53,6 @@ class ConsumerOffsets:
         self._resets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Return whether a reset waits for the group's next pull of the queue."""
         return bool(self._resets) and queue_id in self._resets.get(f"{topic}@{group}", {})
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -72,47 +70,36 @@ class ConsumerOffsets:
         self._pulled.setdefault(f"{topic}@{group}", {})[queue_id] = offset
 
     def pulled(self, group: str, topic: str) -> dict[int, int]:
-        """Return the offsets up to which the group has pulled since the broker's start, by queue id.
-
-        Do not change them.
-        """
+        """Return the offsets up to which the group has pulled since the broker's start, by queue id."""
         return self._pulled.get(f"{topic}@{group}", {})
 
     def of(self, group: str, topic: str) -> dict[int, int]:
-        """Return the committed offsets by queue id. Do not change them."""
+        """Return the committed offsets by queue id."""
         return self._table.offset_table.get(f"{topic}@{group}", {})
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics in which the group has offsets."""
         return sorted(topic for topic, found in self._pairs() if found == group)
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that have offsets in the topic."""
         return sorted(group for found, group in self._pairs() if found == topic)
 
     def by_group(self) -> dict[str, list[str]]:
-        """Return the topics of each group."""
         found: dict[str, list[str]] = {}
         for topic, group in self._pairs():
             found.setdefault(group, []).append(topic)
         return found
 
     def table(self) -> OffsetTable:
-        """Return the whole table. Do not change it."""
         return self._table
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Set the offsets of the group `target` to those of `source`."""
         offsets = self._table.offset_table.get(f"{topic}@{source}")
         if offsets is not None:
             self._table.offset_table[f"{topic}@{target}"] = dict(offsets)
             self._dirty = True
 
     def remove(self, wanted: Callable[[str, str], bool]) -> int:
-        """Delete committed offsets, pulled offsets and resets where `wanted(group, topic)` is True.
-
-        Returns the number of pairs of group and topic with committed offsets.
-        """
+        """Delete offsets and resets where `wanted(group, topic)`. Returns the number of deleted pairs with offsets."""
         keys = {f"{topic}@{group}" for topic, group in self._pairs() if wanted(group, topic)}
         for key in keys:
             del self._table.offset_table[key]
@@ -131,10 +118,7 @@ class ConsumerOffsets:
                 yield topic, group
 
     def save_job(self) -> Callable[[], None] | None:
-        """Return the job that writes the table; None if it has not changed. It may run off the loop.
-
-        After a failed write, the next job tries again.
-        """
+        """Return the job that writes the table, also off the loop; None without changes. Failed writes are repeated."""
         if not self._dirty:
             return None
         self._dirty = False
@@ -152,8 +136,7 @@ class ConsumerOffsets:
     def _clamp(self, queue_end: Callable[[str, int], int]) -> None:
         """Lower the offsets beyond the end of their queue to the end. `queue_end` returns it by topic and queue id.
 
-        A power cut can lose messages that were consumed already. The next messages with these offsets are not
-        consumed yet.
+        A power cut can lose consumed messages. The next messages with these offsets are not consumed yet.
         """
         for key, queues in self._table.offset_table.items():
             topic = key.partition("@")[0]

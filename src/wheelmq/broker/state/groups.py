@@ -36,8 +36,6 @@ _FORBIDDEN_TO_READ: Final = 1 << 2
 
 
 class GroupTable(Body):
-    """subscriptionGroup.json."""
-
     data_version: DataVersion = DataVersion()
     forbidden_table: dict[str, dict[str, int]] = {}
     subscription_group_table: dict[str, GroupConfig] = {}
@@ -59,7 +57,6 @@ class Groups:
             self._table.subscription_group_table.setdefault(name, GroupConfig(group_name=name))
 
     def known(self, name: str) -> GroupConfig | None:
-        """Return the group; None if it does not exist."""
         return self._table.subscription_group_table.get(name)
 
     def table(self) -> GroupTable:
@@ -67,7 +64,6 @@ class Groups:
         return self._table
 
     def put_all(self, configs: list[GroupConfig]) -> None:
-        """Add or replace groups."""
         self._note_change()
         groups = self._table.subscription_group_table
         for one in configs:
@@ -86,11 +82,9 @@ class Groups:
         return True
 
     def is_forbidden(self, group: str, topic: str) -> bool:
-        """Return whether the group may not read the topic."""
         return bool(self._table.forbidden_table.get(group, {}).get(topic, 0) & _FORBIDDEN_TO_READ)
 
     def forbid(self, group: str, topic: str, *, forbidden: bool) -> None:
-        """Forbid the group to read the topic, or allow it again."""
         bits = self._table.forbidden_table.get(group, {}).get(topic, 0)
         self._note_change()
         self._pending_forbidden.note(self.file.changes, (group, topic), bits)
@@ -133,10 +127,7 @@ class Groups:
         )
 
     def get(self, name: str) -> GroupConfig | None:
-        """Return the group, created if that is allowed and the name is valid; else None.
-
-        A kill may lose a group that is created here. The next request that names it creates it again.
-        """
+        """Return the group, created if allowed and valid; else None. A kill may lose it: a later request creates it."""
         found = self._table.subscription_group_table.get(name)
         if found is not None:
             return found

@@ -1,7 +1,6 @@
-"""Heartbeats that are not finished yet: the broker parses their expressions, or registers their groups in slices.
+"""Heartbeats that are not finished yet: their expressions are parsed, or their groups registered in slices.
 
-A connection can send further requests meanwhile. A group that its client has left, or has registered again, must not
-be registered by an older heartbeat.
+A group that its client has left or registered again meanwhile must not be registered by an older heartbeat.
 """
 
 from __future__ import annotations
@@ -28,20 +27,13 @@ class UnfinishedHeartbeat:
         self._overtaken: set[Membership] = set()
 
     def registers(self, membership: Membership) -> bool:
-        """Return whether the heartbeat may register the group.
-
-        The connection must be open, and no later request may have named the group.
-        """
         return self._connection.is_open and membership not in self._overtaken
 
     def overtake(self, memberships: Iterable[Membership]) -> None:
-        """Leave these groups to a later request."""
         self._overtaken.update(memberships)
 
 
 class UnfinishedHeartbeats:
-    """The unfinished heartbeats of each connection."""
-
     def __init__(self) -> None:
         self._of_connections: dict[int, list[UnfinishedHeartbeat]] = {}
 
@@ -64,7 +56,6 @@ class UnfinishedHeartbeats:
                 del self._of_connections[id(connection)]
 
     def overtake(self, connection: Connection, memberships: Iterable[Membership]) -> None:
-        """Leave these groups to a request that has just come."""
         mine = self._of_connections.get(id(connection))
         if mine:
             named = list(memberships)
@@ -72,5 +63,4 @@ class UnfinishedHeartbeats:
                 heartbeat.overtake(named)
 
     def drop(self, connection: Connection) -> None:
-        """Forget the heartbeats of a connection that is gone."""
         self._of_connections.pop(id(connection), None)

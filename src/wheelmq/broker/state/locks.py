@@ -44,7 +44,6 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, queues: list[QueueName], client_id: str) -> None:
-        """Release the locks that the client holds."""
         locks = self._locks.get(group, {})
         for queue in queues:
             if locks.get(queue, ("", 0))[0] == client_id:
@@ -58,7 +57,6 @@ class QueueLocks:
         return any(not self._has_lapsed(lock, now_ms) for lock in self._locks.get(group, {}).values())
 
     def drop_lapsed(self, now_ms: int) -> None:
-        """Delete the locks that were not renewed."""
         for group, locks in list(self._locks.items()):
             kept = {queue: lock for queue, lock in locks.items() if not self._has_lapsed(lock, now_ms)}
             self._count -= len(locks) - len(kept)

@@ -1,7 +1,6 @@
 """Changes of a table that are in memory and not yet on disk.
 
-An administrator's change is visible at once, and the file of the table is written later. If that write fails, the
-broker answers the change with an error and takes it back. A later change of the same entry must survive that.
+If the write of a visible change fails, it is answered with an error and taken back. Later changes of the entry stay.
 """
 
 from __future__ import annotations
@@ -29,14 +28,13 @@ class PendingChanges(Generic[K, V]):
         self._changes: dict[K, list[_Change[V]]] = {}
 
     def note(self, number: int, key: K, before: V | None) -> None:
-        """Note that an entry changed, and that its value was `before`."""
         self._changes.setdefault(key, []).append(_Change(number, before))
 
     def end(self, upto: int, *, failed: bool) -> dict[K, V | None]:
-        """End the changes up to number `upto`, whose write has ended.
+        """End the changes up to number `upto`, whose write has ended. Returns the values to restore.
 
-        Returns the values to restore, which are none unless the write failed. An entry with a later change keeps its
-        value. If that later change fails too, the entry gets the value from before the first failed change.
+        There are none unless the write failed. An entry with a later change keeps its value. If that change fails too,
+        the entry gets the value from before the first failed change.
         """
         restored: dict[K, V | None] = {}
         for key, changes in list(self._changes.items()):

@@ -1,8 +1,6 @@
 """A JSON table of the config folder that is written off the loop.
 
-A change is made in memory first. The next write stores all changes that were made before it began, so a thousand
-changes cost one write. At most one write of a table runs at a time. A rest follows it, as long as the write, and at
-most REST_MS_MAX.
+A write stores all changes made before it began, so a thousand changes cost one write. A rest of its length follows.
 """
 
 from __future__ import annotations
@@ -64,21 +62,17 @@ class TableFile:
 
     @property
     def changes(self) -> int:
-        """Changes since the start."""
         return self._changes
 
     @property
     def saved(self) -> int:
-        """Changes that the file on disk holds."""
         return self._saved
 
     @property
     def has_room(self) -> bool:
-        """Whether another answer can wait."""
         return len(self._waiting) < WAITERS_MAX
 
     def note_change(self) -> None:
-        """Note a change, so that the table is written soon."""
         if self._changes == self._saved:
             self._due_ms = self._now_ms() + WRITE_INTERVAL_MS
         self._changes += 1
@@ -91,7 +85,6 @@ class TableFile:
             self._waiting.append((self._changes, done))
 
     def poll(self, monotonic_ms: int) -> None:
-        """Begin a write if one is due."""
         if self._changes == self._saved:
             return
         due_ms = self.next_ms()
@@ -105,7 +98,6 @@ class TableFile:
         )
 
     def next_ms(self) -> int | None:
-        """Return when the next write is due, or None if there is nothing to write."""
         if self._changes == self._saved or self._flight.is_running:
             return None
         return max(self._rest_until_ms, 0 if self._waiting else self._due_ms)

@@ -40,11 +40,7 @@ class TopicUnsaved(Exception):
 
 
 class Topics:
-    """Topic configs by name.
-
-    `version` counts changes. A change is visible at once and `file` writes it soon. A new topic takes no message until
-    it is on disk.
-    """
+    """Topic configs by name. Changes are visible at once. A new topic takes no message until it is on disk."""
 
     def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings, worker: Worker) -> None:
         self._clock = clock
@@ -60,7 +56,6 @@ class Topics:
         self.changes = 0
         """Changes of topics since the start. A derived table compares it and asks `changed_since`."""
         self._recent: deque[str] = deque(maxlen=RECENT_MAX)
-        """The names of the last changes."""
         self._unsaved: dict[str, int] = {}
         """New topics, each with the change of `file` that it came with."""
         self._for_sends: set[str] = set()
@@ -110,24 +105,18 @@ class Topics:
         return self._table
 
     def is_system(self, name: str) -> bool:
-        """Return whether only the broker creates and deletes the topic.
-
-        Topics with the names of the broker and its cluster are among them.
-        """
+        """Return whether only the broker creates and deletes the topic, as those named after it and its cluster."""
         return names.is_system_topic(name) or name in self._own_names()
 
     def system(self) -> list[str]:
-        """Return the system topics that exist or may exist."""
         own = (*self._own_names(), TIMER_TOPIC, DEAD_LETTER_TOPIC)
         return sorted({*names.SYSTEM_TOPICS, *own, *(name for name in self._table if names.is_system_topic(name))})
 
     def _own_names(self) -> tuple[str, ...]:
-        """Return the topics that are named after the cluster and the broker."""
         cluster = self._settings.broker.cluster
         return cluster, self._settings.broker.name, f"{cluster}_REPLY_TOPIC"
 
     def put(self, config: TopicConfig) -> TopicConfig:
-        """Add or replace a topic."""
         self._change({config.topic_name: config})
         return config
 
@@ -152,29 +141,21 @@ class Topics:
             self._pending.note(self.file.changes, name, config)
 
     def check_saved(self, name: str) -> None:
-        """Raise TopicUnsaved if the topic is new and not on disk."""
         if name in self._unsaved:
             raise TopicUnsaved(name)
 
     def is_saved(self, name: str) -> bool:
-        """Return whether messages can be stored in the topic."""
         return name not in self._unsaved
 
     def changed_since(self, changes: int) -> list[str] | None:
-        """Return the names of the topics that changed after the first `changes` changes.
-
-        Returns None if that is too long ago.
-        """
+        """Return the topics that changed after the first `changes` changes; None if that is too long ago."""
         count = self.changes - changes
         if count > len(self._recent):
             return None
         return list(dict.fromkeys(islice(reversed(self._recent), count)))
 
     def create_for_send(self, name: str, default_topic: str, default_queues: int, sys_flag: int) -> TopicConfig | None:
-        """Create the topic of a send from `default_topic`. Returns None if that topic may not be inherited from.
-
-        Raises ValueError if it would have no queue.
-        """
+        """Create a send's topic from `default_topic`; None if that is not inheritable. Raises ValueError: no queue."""
         if not self._settings.topics.auto_create and default_topic == names.AUTO_CREATE_TOPIC:
             return None
         model = self._table.get(default_topic)
@@ -207,7 +188,6 @@ class Topics:
 
     @property
     def changed(self) -> bool:
-        """Whether the broker must register again."""
         return self._has_changed
 
     def note_registration(self) -> None:
@@ -225,7 +205,6 @@ class Topics:
         self._has_changed = True
 
     def _change(self, changed: Mapping[str, TopicConfig | None]) -> None:
-        """Apply changes in memory, and have the file written."""
         self._note_version()
         self.file.note_change()
         for name, config in changed.items():
@@ -264,7 +243,6 @@ class Topics:
 
 
 def check_queues(count: int) -> int:
-    """Return `count` if a topic may have that number of queues. Raises ValueError otherwise."""
     if not 1 <= count <= QUEUES_MAX:
         raise ValueError(f"a topic has 1 to {QUEUES_MAX} queues, not {count}")
     return count

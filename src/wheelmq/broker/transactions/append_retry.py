@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 REST_MS: Final = 100
-"""Pause after a failed append."""
 
 
 class AppendRetry:
@@ -26,5 +25,4 @@ class AppendRetry:
             raise
 
     def next_ms(self, due_ms: int | None) -> int | None:
-        """Return when appends that are due at `due_ms` can run; None without a time."""
         return None if due_ms is None else max(due_ms, self._from_ms)

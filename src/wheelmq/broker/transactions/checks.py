@@ -1,8 +1,7 @@
 """Checks that ask producers how their transactions ended (RocketMQ: TransactionalMessageServiceImpl.check).
 
-A check round covers the messages that were pending at its start, a part of them in each tick. It puts each half
-message that is old enough back at the end of its queue, and sends the new place to a producer of the group. The
-producer answers by a request of its own. So the front of the half queue advances, and the op queue with it.
+A round covers the messages that were pending at its start, a part of them in each tick. It puts each old half message
+back at the end of its queue, and sends the new place to a producer, so the half queue advances.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class TransactionChecks:
         calls: Calls,
         rejection: Callable[[], str | None],
     ) -> None:
-        """Create the object. While `rejection` returns a reason to store no messages, no half message is put back."""
+        """While `rejection` returns a reason to store no messages, no half message is put back."""
         self._transactions = transactions
         self._store = store
         self._settings = settings
@@ -62,7 +61,6 @@ class TransactionChecks:
         self._asked = 0
 
     def next_ms(self) -> int | None:
-        """Return the time of the next work, or None on a slave."""
         return self._transactions.retry.next_ms(self._next_ms)
 
     def tick(self, monotonic_ms: int) -> int:
@@ -90,10 +88,7 @@ class TransactionChecks:
         return appended
 
     def _check_half(self, offset: int) -> int | None:
-        """Check the half message at `offset`. Return the number of appended records.
-
-        Returns None if the round ends here, because later messages are younger.
-        """
+        """Check the half message at `offset`. Returns the number of appended records; None if later ones are young."""
         transactions = self._transactions
         half = queue_record(self._store, HALF_TOPIC, offset)
         if half is None:

@@ -1,7 +1,6 @@
 """The number of pending half messages by topic, and of the commits, rollbacks and discards since the start.
 
-The file config/transactionMetrics has Apache's format (RocketMQ: TransactionMetrics). Each start counts the half
-queue again. The file only informs Apache, and keeps the version.
+config/transactionMetrics (RocketMQ: TransactionMetrics) informs Apache. Each start counts the half queue again.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ class TransactionCounts:
         return TransactionMetrics(data_version=found.data_version)
 
     def add(self, topic: str, change: int) -> None:
-        """Add `change` to the number of pending half messages."""
         now_ms = self._clock.now_ms()
         counts, version = self._table.transaction_count, self._table.data_version
         count = counts[topic].count if topic in counts else 0
@@ -56,19 +54,16 @@ class TransactionCounts:
         self._is_saved = False
 
     def commit(self, topic: str, born_ms: int) -> None:
-        """Count the commit of a pending message."""
         self.add(topic, -1)
         self.committed[topic] += 1
         seconds = self.seconds.setdefault(topic, Histogram(least=1.0))
         seconds.add(max(0, self._clock.now_ms() - born_ms) // 1000)
 
     def roll_back(self, topic: str) -> None:
-        """Count the rollback of a pending message."""
         self.add(topic, -1)
         self.rolled_back[topic] += 1
 
     def note_discarded(self, topic: str) -> None:
-        """Count a pending message that is checked no more."""
         self.add(topic, -1)
         self.given_up[topic] += 1
 
@@ -77,10 +72,7 @@ class TransactionCounts:
         return {topic: one.count for topic, one in self._table.transaction_count.items()}
 
     def save_job(self) -> Callable[[], None] | None:
-        """Return the job that saves the table, or None if it is unchanged. It may run on a worker.
-
-        A failed save is tried again later.
-        """
+        """Return the job that saves the table, on a worker too; None without changes. A failed save is tried again."""
         if self._is_saved:
             return None
         raw = bodies.write(self._table)

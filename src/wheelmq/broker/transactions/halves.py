@@ -1,8 +1,6 @@
 """The records of a transactional message before its end (docs/formats/transactions.md).
 
-RocketMQ has them in TransactionalMessageBridge and TransactionalMessageUtil. A half message waits in
-RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue in REAL_TOPIC and REAL_QID. It is never parked there, even if
-it has a delay: the delay begins with the commit.
+RocketMQ: TransactionalMessageBridge, TransactionalMessageUtil. No half message is parked: a commit begins its delay.
 """
 
 from __future__ import annotations
@@ -40,7 +38,6 @@ class Unending(ValueError):
 
 
 def half_of(message: Message) -> Message:
-    """Return `message` as a half message."""
     properties = {name: value for name, value in message.properties.items() if name not in _OURS}
     properties[props.TRANSACTION_ID] = properties[props.UNIQ_KEY]
     properties[props.REAL_TOPIC] = message.topic
@@ -55,15 +52,11 @@ def half_of(message: Message) -> Message:
 
 
 def has_room(half: Message) -> bool:
-    """Return whether a half message has room for the properties that putting it back adds."""
     return len(props.encode(half.properties)) + ROOM_BYTES <= props.PROPERTIES_BYTES_MAX
 
 
 def committed(half: Record) -> Message:
-    """Return the message that a commit appends, with the position of the half message that it ends.
-
-    Raises Unending.
-    """
+    """Return the message that a commit appends, with the position of its half message. Raises Unending."""
     topic, queue_id = real_queue(half.message)
     properties = props.without_origin(half.message.properties)
     properties.pop(props.TRAN_PREPARED_QUEUE_OFFSET, None)
@@ -133,7 +126,6 @@ def real_queue(half: Message) -> tuple[str, int]:
 
 
 def check_times(half: Message) -> int:
-    """Return how often the producer was asked."""
     return max(0, java_int(half.properties.get(props.TRANSACTION_CHECK_TIMES, "0")) or 0)
 
 
@@ -147,10 +139,7 @@ def immunity_ms(half: Message, time_out_ms: int) -> int | None:
 
 
 def is_too_late(half: Message, now_ms: Millis, time_out_ms: int) -> bool:
-    """Return whether the end of a transaction comes so late that only an answer to a check counts.
-
-    A message with its own immunity time is checked after that time.
-    """
+    """Return whether an end comes after the message's own immunity time: then only an answer to a check counts."""
     text = half.properties.get(props.CHECK_IMMUNITY_SECONDS)
     if not text:
         return False

@@ -18,16 +18,12 @@ log = logging.getLogger(__name__)
 
 
 class _Half(NamedTuple):
-    """The part of a half message that loading keeps."""
-
     place: Place
     topic: str
 
 
 @dataclass
 class Loaded:
-    """The content of the half queue."""
-
     pending: PendingHalves
     topics: list[str] = field(default_factory=list)
     """The real topic of each pending message."""
@@ -38,8 +34,7 @@ class Loaded:
 def load(store: Store, first: int, in_ops: set[int], recovered_ends: RecoveredEnds) -> Loaded:
     """Read the half queue from `first` on. `in_ops` are the queue offsets that op messages name.
 
-    A half message that was put back is in the queue twice if the stop came before the progress was saved. Then the
-    last copy counts.
+    A half message that was put back may be in the queue twice after a stop. Then the last copy counts.
     """
     loaded = Loaded(PendingHalves(first))
     by_origin: dict[int, list[_Half]] = {}

@@ -1,7 +1,7 @@
 """Op messages, which name the half messages that have ended (RocketMQ: TransactionalOpBatchService).
 
 One op message covers many ends, so the last ends may have none yet. A start finds these by their commits in the log
-(`recovered_ends`). It does not read the log before a snapshot. So all waiting ends are written before a snapshot.
+(`recovered_ends`), which it reads from a snapshot on. So all waiting ends are written before a snapshot.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class Ops:
         return int(queues.next_offset[queues.row(OP_HALF_TOPIC, HALF_QUEUE)])
 
     def add(self, offset: int, now_ms: int) -> None:
-        """Add the queue offset of a half message that has ended."""
         text = f"{offset},"
         self._waiting.append(text)
         self._waiting_bytes += len(text)
@@ -67,7 +66,6 @@ class Ops:
             self._due_ms = now_ms
 
     def next_ms(self) -> int | None:
-        """Return the time of the next write, or None if no end waits."""
         return self._due_ms
 
     def write(self) -> int:

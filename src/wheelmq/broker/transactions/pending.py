@@ -1,7 +1,6 @@
 """The pending transactions, by the queue offsets of their half messages.
 
-Memory holds only the ends that came out of order and the new places of half messages that were put back. The queue
-gives the rest: each half message from `first` on is pending unless it is gone.
+Memory has the ends out of order and the new places. Each other half message from `first` on is pending.
 """
 
 from __future__ import annotations
@@ -27,19 +26,14 @@ class PendingHalves:
         self._moved: dict[int, Place] = {}
 
     def is_gone(self, offset: int) -> bool:
-        """Return whether the half message at `offset` has ended or was put back."""
         return offset < self.first or offset in self._gone
 
     def find(self, origin: int, place: Place) -> Place | None:
-        """Return the present place of the half message of `origin`, or None if its transaction has ended.
-
-        `place` is one of its earlier places or the present one.
-        """
+        """Return the present place of the half message of `origin`, known at `place`; None once it has ended."""
         found = self._moved.get(origin, place)
         return None if self.is_gone(found.offset) else found
 
     def move(self, origin: int, place: Place) -> None:
-        """Record `place` as the new place of the half message of `origin`."""
         self._moved[origin] = place
 
     def settle(self, origin: int, offset: int) -> None:
@@ -48,7 +42,6 @@ class PendingHalves:
         self.drop(offset)
 
     def drop(self, offset: int) -> None:
-        """Record that the half message at `offset` is gone."""
         if offset >= self.first:
             self._gone.add(offset)
         while self.first in self._gone:

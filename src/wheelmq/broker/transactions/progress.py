@@ -1,7 +1,7 @@
 """The progress of transactions on disk: the consumer offsets of CID_RMQ_SYS_TRANS.
 
-These offsets advance only when the records that end all transactions before them are on disk. So if a power cut loses
-a commit, its half message is pending again.
+They advance only when the records that end all transactions before them are on disk. So if a power cut loses a commit,
+its half message is pending again.
 """
 
 from __future__ import annotations
@@ -34,16 +34,12 @@ class TransactionProgress:
         self._last = (-1, -1)
 
     def saved(self, topic: str) -> int:
-        """Return the saved progress in a queue."""
         queue = self._store.queues.find(topic, HALF_QUEUE)
         offset = self._consumer_offsets.get(TRANSACTION_GROUP, topic, HALF_QUEUE) or 0
         return 0 if queue is None else min(max(offset, queue.start), queue.end)
 
     def move_on(self, first: int, ops: Ops) -> None:
-        """Save the progress once the log is on disk up to the required position.
-
-        `first` is the queue offset of the first pending half message.
-        """
+        """Save the progress once the log is on disk. `first` is the queue offset of the first pending half message."""
         log, offsets = self._store.log, self._consumer_offsets
         if self._staged is not None and log.synced >= self._staged.position:
             half = self._staged.half

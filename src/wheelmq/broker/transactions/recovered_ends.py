@@ -1,7 +1,6 @@
 """The ended transactions that a start finds in the log, by the positions of their half messages.
 
-The record of a commit or of a discarded message holds the log position of its half message. Apache RocketMQ calls
-this field the prepared transaction offset. A stop may have prevented the op message for the same end.
+Commits and discarded messages hold them (prepared transaction offset). Their op messages may be missing.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ class RecoveredEnds:
         self._found: list[Rows] = []
 
     def on_rows(self, rows: Rows) -> None:
-        """Add the next rows of the scan."""
         positions = rows[:, col.POSITION]
         file_numbers = positions // self._files.file_bytes
         for number in np.unique(file_numbers).tolist():
@@ -46,5 +44,4 @@ class RecoveredEnds:
             self._found.append(raw[at[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64))
 
     def ended_from(self, position: LogPosition) -> set[int]:
-        """Return the positions of ended half messages, from `position` on."""
         return {one for part in self._found for one in part[part >= position].tolist()}

@@ -1,7 +1,4 @@
-"""The transactions of a broker: the pending ones and the ended ones.
-
-All of it follows from the log and from the saved progress (`progress`).
-"""
+"""The transactions of a broker: the pending ones and the ended ones, by the log and the saved progress (`progress`)."""
 
 from __future__ import annotations
 
@@ -53,7 +50,6 @@ class Transactions:
         recovered_ends: RecoveredEnds,
         worker: Worker,
     ) -> None:
-        """Create the object. `worker` saves the counts."""
         self._store = store
         self._topics = topics
         self._worker = worker
@@ -130,7 +126,6 @@ class Transactions:
         reach("transaction.ended")
 
     def has_ended_as(self, half: Record, outcome: int) -> bool:
-        """Return whether the transaction of `half` is known to have ended with this outcome."""
         return self._ends.get(halves.origin_of(half)) == outcome
 
     def _settle(self, half: Record) -> None:
@@ -140,10 +135,10 @@ class Transactions:
     # Ticks ---------------------------------------------------------------------------------------------------------
 
     def tick(self, monotonic_ms: int, is_snapshot_due: Callable[[int], bool]) -> int:
-        """Save the progress, and write op messages if they are due. Return their number. Raises OSError.
+        """Save the progress, and write op messages if they are due. Returns their number. Raises OSError.
 
-        Before a snapshot, all ends are written as op messages, because a start does not read the log before the
-        snapshot. `is_snapshot_due` returns whether the next snapshot may be taken at a monotonic time.
+        Before a snapshot, all ends are written, because a start does not read the log before it. `is_snapshot_due`
+        returns whether the next snapshot may be taken at a monotonic time.
         """
         self._move_on()
         due_ms = self._ops.next_ms()
@@ -152,7 +147,6 @@ class Transactions:
         return self.retry.run(monotonic_ms, self._ops.write)
 
     def next_ms(self) -> int | None:
-        """Return the time of the next work, or None if it is unknown."""
         return self.retry.next_ms(self._ops.next_ms())
 
     @property
@@ -171,7 +165,6 @@ class Transactions:
         self._progress.move_on(self.pending.first, self._ops)
 
     def save_counts(self) -> None:
-        """Write the counts on a worker if they have changed."""
         run_in_background(self.counts.save_job(), self._worker)
 
     def say_all(self) -> int:

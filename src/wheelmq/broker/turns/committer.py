@@ -15,8 +15,6 @@ from wheelmq.system.clock import Clock
 
 
 class Committer:
-    """Commits the turns of one broker in memory, and counts them."""
-
     def __init__(
         self, timer: Timer, block_scheduler: BlockScheduler, watch: LeaseWatch, figures: TurnFigures, clock: Clock
     ) -> None:

@@ -93,11 +93,7 @@ class TurnCoordinator:
         self.fallback.note_commit(self.lease.progress_ms)
 
     def tick(self, wall_ms: Millis, now_ms: int) -> None:
-        """Run the fallback, and keep S ahead over empty slots.
-
-        Every LOOK_MS, check whether a waiting pipeline can get its plan. Write timercheck while the fallback is
-        active.
-        """
+        """Run the fallback, keep S ahead over empty slots, and check every LOOK_MS whether a held plan is due."""
         self._marks.poll()
         is_turning = self.lease.is_turning(now_ms)
         self._steps.run("fallback", self.fallback.poll, wall_ms, now_ms, is_turning=is_turning)
@@ -113,7 +109,6 @@ class TurnCoordinator:
             self._marks.refresh_check(now_ms)
 
     def next_ms(self, now_ms: int) -> int | None:
-        """Return when a waiting pipeline or the broker's own lanes need a tick; None when neither does."""
         fallback_ms = self.fallback.next_ms(self._clock.now_ms(), now_ms)
         if not self._holds.has(self):
             return fallback_ms

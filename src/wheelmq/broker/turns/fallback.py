@@ -34,8 +34,7 @@ STEP_MS: Final = 1000
 class Fallback:
     """Decides when the broker does the pipeline's work, and logs it. Times are monotonic milliseconds.
 
-    `save` makes an applied step durable; `is_saving` says whether an earlier save still runs. `want_flush` asks for a
-    flush of the commit log.
+    `save` makes an applied step durable. `want_flush` requests a flush of the commit log.
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class Fallback:
 
     @property
     def is_active(self) -> bool:
-        """Whether the broker does work of the pipeline now."""
         return self._began_ms is not None
 
     def note_lease(self, now_ms: int) -> None:
@@ -96,10 +94,7 @@ class Fallback:
         self._end(now_ms)
 
     def poll(self, wall_ms: Millis, now_ms: int, *, is_turning: bool) -> None:
-        """Run both lanes, and log when the fallback begins or ends.
-
-        `is_turning` says whether a pipeline has the lease and asks for plans.
-        """
+        """Run both lanes, and log changes. `is_turning`: a pipeline has the lease and requests plans."""
         is_working = self.wheel_lane.poll(wall_ms, now_ms)
         if self.index_lane.has_result:
             self._take(now_ms)
@@ -114,17 +109,13 @@ class Fallback:
             self._begin(now_ms)
 
     def next_ms(self, wall_ms: Millis, now_ms: int) -> int | None:
-        """Return when `poll` has work; None when that is not known."""
         if self.index_lane.has_result or (self._has_more and not self.index_lane.is_busy and not self._is_saving()):
             return now_ms
         next_ms = self.wheel_lane.next_ms(wall_ms, now_ms)
         return None if next_ms is None else now_ms + next_ms - wall_ms
 
     def _end_when_idle(self, wall_ms: Millis, now_ms: int, *, is_idle: bool) -> None:
-        """End the fallback without a commit when a pipeline that turns had no work for a whole lead.
-
-        A plan alone ends nothing: the pipeline may never commit it.
-        """
+        """End the fallback when a pipeline that turns had no work for a whole lead. A plan alone ends nothing."""
         if self._began_ms is None:
             return
         timer = self._timer

@@ -13,8 +13,6 @@ log = logging.getLogger(__name__)
 
 
 class TurnDone(msgspec.Struct, frozen=True):
-    """The results and times of a turn."""
-
     turn: int
     indexed: int
     walked: int
@@ -27,12 +25,9 @@ class TurnDone(msgspec.Struct, frozen=True):
 
 
 class TurnFigures:
-    """Figures of the turns since the start."""
-
     def __init__(self) -> None:
         self.last: TurnDone | None = None
         self.rows: Counter[str] = Counter()
-        """Rows indexed, walked and armed."""
         self.seconds = Histogram(least=0.001)
         """From plan to commit."""
         self.slots_walked = 0

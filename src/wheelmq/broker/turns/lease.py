@@ -60,15 +60,12 @@ class PipelineLease:
             raise Stale("the broker is stopping because its disk failed; open a lease after it has started again")
 
     def note_asked(self) -> None:
-        """Note that the pipeline with the lease requested a plan."""
         self._asked_epoch = self._turns.epoch
 
     def note_progress(self) -> None:
-        """Note that the pipeline with the lease worked on a turn."""
         self.progress_ms = self._clock.monotonic_ms()
 
     def is_turning(self, now_ms: int) -> bool:
-        """Return whether a pipeline keeps the lease and asked for a plan under it."""
         return self._turns.is_held(now_ms) and self._asked_epoch == self._turns.epoch
 
     def quiet_ms(self) -> int:
@@ -76,5 +73,4 @@ class PipelineLease:
         return self._clock.monotonic_ms() - self.progress_ms
 
     def poll(self, now_ms: int) -> None:
-        """Log once that the holder does not renew its lease."""
         self._watch.poll(self._turns, now_ms)

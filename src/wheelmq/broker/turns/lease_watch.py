@@ -18,8 +18,6 @@ LOOP_S: Final = 60.0
 
 
 class LeaseWatch:
-    """Logs warnings for the leases of one broker."""
-
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._log = RateLimitedLog(log, now_s)
@@ -43,17 +41,14 @@ class LeaseWatch:
             )
 
     def note_committed(self) -> None:
-        """Note that a turn was committed: the pipeline makes progress."""
         self._opened_s.clear()
 
     def note_rejected(self, holder: Holder, held: LeaseHeld) -> None:
-        """Log that `holder` gets no lease."""
         self._log.warn(
             "refused", "the broker rejects a lease for pipeline %r at %s: %s", holder.name, holder.address, held
         )
 
     def note_wrong(self, turn: int, refused: TurnRejected) -> None:
-        """Log that the broker rejected the rows of a turn."""
         self._log.warn("wrong", "the broker rejects turn %d and applies none of its rows: %s", turn, refused)
 
     def poll(self, turns: Turns, now_ms: int) -> None:

@@ -1,7 +1,6 @@
-"""Make turns durable: sync the timer log, then write the mark for it, then Apache's timercheck.
+"""Make turns durable on a worker: sync the timer log, then write the mark for it, then Apache's timercheck.
 
-A worker syncs and writes. Its jobs run one at a time, in the order of the saves. A sync that succeeds after a failed
-one proves nothing, so a failed sync fails the broker.
+A sync that succeeds after a failed one proves nothing, so a failed sync fails the broker.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class MarkWriter:
         health: StoreHealth,
         earliest_in_hand_ms: Callable[[], int | None],
     ) -> None:
-        """Create the object. `earliest_in_hand_ms` returns the least time of the references that are being released."""
+        """`earliest_in_hand_ms` returns the least time of the references that are being released."""
         self._store = store
         self._timer = timer
         self._check_file = check_file
@@ -48,7 +47,6 @@ class MarkWriter:
         self._check_ms = 0
 
     def is_saving(self) -> bool:
-        """Return whether a save has not ended."""
         return self._saves > 0
 
     def save(self, done: Callable[[], None] | None = None) -> None:

@@ -42,7 +42,6 @@ def open_turns(
     has_burst: Callable[[], bool],
     earliest_in_hand_ms: Callable[[], int | None],
 ) -> TurnCoordinator:
-    """Return the coordinator of the turns of a store, over its recovered timer and blocks."""
     clock = store.clock
     watch, figures = LeaseWatch(clock.monotonic), TurnFigures()
     pace = TurnPace(timer, block_scheduler, settings, has_burst)

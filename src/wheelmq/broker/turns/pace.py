@@ -29,7 +29,7 @@ class TurnPace:
     def __init__(
         self, timer: Timer, block_scheduler: BlockScheduler, settings: BrokerSettings, has_burst: Callable[[], bool]
     ) -> None:
-        """Create the object. `has_burst` returns whether a burst of messages is being released."""
+        """`has_burst` returns whether a burst of messages is being released."""
         self._timer = timer
         self._block_scheduler = block_scheduler
         self._settings = settings
@@ -57,11 +57,9 @@ class TurnPace:
             self._oldest_ms = now_ms
 
     def oldest_unindexed_ms(self, now_ms: int) -> int:
-        """Return the milliseconds that the oldest un-indexed message has waited; 0 if none waits."""
         return 0 if self._oldest_ms is None else now_ms - self._oldest_ms
 
     def is_due(self, wall_ms: Millis, now_ms: int) -> bool:
-        """Return whether there is a reason for a plan now."""
         timer = self._timer
         unindexed = 0 if timer.settings.stop_enqueue else timer.queue.end - timer.indexed_to
         if unindexed >= ROWS_AT_ONCE:

@@ -15,8 +15,6 @@ from wheelmq.system.failpoint import reach
 
 
 class PlanMaker:
-    """Makes the plans of one broker."""
-
     def __init__(
         self,
         store: Store,
@@ -26,7 +24,7 @@ class PlanMaker:
         broker_name: str,
         want_flush: Callable[[], None],
     ) -> None:
-        """Create the object. `want_flush` requests a flush of the commit log."""
+        """`want_flush` requests a flush of the commit log."""
         self._store = store
         self._timer = timer
         self._block_scheduler = block_scheduler
