@@ -1,7 +1,4 @@
-"""The interface of the generations of delayed messages, and the table that finds the generation of a message.
-
-`levels/`, `blocks/` and `timer/` implement the interface. The kind in an origin names the generation.
-"""
+"""The interface of the generations of delayed messages, and the table that finds the generation of an origin."""
 
 from __future__ import annotations
 
@@ -83,24 +80,16 @@ class Generation(Protocol):
         """Return the state of a message that is not armed."""
 
     def rebuild(self, record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> Message:
-        """Return the message of `record` for its real topic, or for the timer queue if it rolls.
-
-        Raises Unreleasable.
-        """
+        """Return the message of `record` for its real topic, or for the timer queue to roll it. Raises Unreleasable."""
 
     def find(self, stream: Stream, first: int, stop: int, wanted: Wanted, until_s: float) -> Found:
-        """Find the wanted pending messages of a stream from index `first` to before `stop`.
-
-        The search may stop earlier, for example at the monotonic time `until_s`.
-        """
+        """Find wanted pending messages from index `first` to before `stop`. May stop at monotonic time `until_s`."""
 
     def needed_from(self) -> LogPosition:
         """Return the position of the first record in the commit log that the generation still needs."""
 
 
 class Generations:
-    """The generations by kind."""
-
     def __init__(self, armed: Armed, done: DoneBits, clock: Clock, by_kind: Mapping[int, Generation]) -> None:
         self._armed = armed
         self.done = done
@@ -114,7 +103,6 @@ class Generations:
         return self._by_kind[stream >> STREAM_BITS]
 
     def streams(self, wanted: Wanted = EVERYTHING) -> list[Stream]:
-        """Return the streams of all generations that may have wanted messages, in the order of origins."""
         return sorted(stream for one in self._by_kind.values() for stream in one.streams(wanted))
 
     def state_of(self, origin: Origin) -> State:
@@ -123,9 +111,7 @@ class Generations:
         return State.ARMED if is_armed else self.of(origin).state_of(origin)
 
     def describe(self, origin: Origin, record: Record) -> PendingMessage:
-        """Return the listing's line for the parked message `record`."""
         return describe(record, self.state_of(origin), self.of(origin).due_of(origin, record, self._clock.now_ms()))
 
     def needed_from(self) -> LogPosition:
-        """Return the position of the first record in the commit log that any generation still needs."""
         return min(one.needed_from() for one in self._by_kind.values())

@@ -1,7 +1,6 @@
 """The armed references, in memory: those of messages that fire within the lead.
 
-References arrive in chunks sorted by fire time. The chunks are in a heap, by their next fire time. So the cost of
-taking due references depends on their number, and not on the number of the others.
+A heap orders sorted chunks by their next fire time, so taking due references costs nothing for the others.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ def cost_of(refs: Refs) -> int:
 
 
 class Armed:
-    """References by fire time. A message is armed only once, even if it is offered several times.
-
-    References with origins from `held_from` on are held back, due or not, until `release_held` is called.
-    """
+    """References by fire time. A message is armed only once. References from `held_from` on wait for `release_held`."""
 
     def __init__(self, held_from: Origin | None = None) -> None:
         self._held_from = held_from
@@ -59,7 +55,6 @@ class Armed:
         return fresh
 
     def was_armed(self, origins: Origins) -> Flags:
-        """Return which of `origins` were armed since the start."""
         return self._was_armed.get(origins)
 
     def forget_settled(self, done: DoneBits) -> None:
@@ -72,7 +67,6 @@ class Armed:
         self._was_armed.forget(stream)
 
     def requeue(self, refs: Refs) -> None:
-        """Put back references that were taken and could not be released."""
         if len(refs):
             self._add(refs)
 
@@ -109,7 +103,6 @@ class Armed:
             self._push(refs)
 
     def release_held(self) -> None:
-        """Stop holding back references."""
         held, self._held, self._held_from, self._held_ms = self._held, [], None, _NEVER
         for refs in held:
             self._push(refs)

@@ -1,8 +1,6 @@
 """Cancel: settle a pending message on request, and return the true outcome.
 
-The tick decides by the message index and the done bit. The cancel is itself a record of the timer queue, as with
-Apache. When it names a pending message, the record carries the origin of that message and settles it. A cancel is
-never delivered.
+A cancel is a record of the timer queue, as with Apache, with the origin of its message. It is never delivered.
 """
 
 from __future__ import annotations
@@ -34,8 +32,6 @@ _NEEDED: Final = (
 
 
 class Cancelled(StrEnum):
-    """The outcome of a cancel."""
-
     CANCELLED = "cancelled"
     ALREADY_SETTLED = "already delivered or cancelled"
     NOT_FOUND = "not found"
@@ -53,10 +49,7 @@ def append_cancel(store: Store, timer: Timer, generations: Generations, message:
 
 
 def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequence[FoundTimer]) -> Appended:
-    """Append the parked cancel `message` for each of `pending`, of which there is at least one.
-
-    Returns the position of the first record.
-    """
+    """Append the parked cancel `message` for each of `pending`, at least one. Returns the first record's position."""
     assert message.topic == TIMER_TOPIC and props.WMQ_DUE in message.properties
     cancels = [_cancel_of(message, found, timer.settings.precision_ms) for found in pending]
     with contextlib.suppress(BatchTooLong):
@@ -87,10 +80,8 @@ def own_cancel(record: Record) -> Message:
 def _cancel_of(message: Message, found: FoundTimer, precision_ms: int) -> Message:
     """Return the cancel `message` as it is stored for the message `found`.
 
-    The cancel is parked in the slot of that message, even if its sender named another time. Apache RocketMQ obeys a
-    cancel only in the slot of its message. A message of a level or a block has no slot, and Apache cannot cancel it.
-    The unique key of the message is added to the cancel's KEYS. So the message index leads from a message to its
-    cancel.
+    It is parked in the slot of that message, whatever its sender named: Apache RocketMQ obeys a cancel only there. KEYS
+    gets the message's unique key, so the message index leads from it to its cancel.
     """
     properties = dict(message.properties)
     if found.has_slot:

@@ -1,8 +1,7 @@
 """Delivery states of delayed messages with a key: pending, delivered or cancelled.
 
-The message index finds the messages of the timer queue and of the levels, because they are parked in the commit log.
-It does not find the messages parked in blocks. A search reads the blocks' own logs for them (blocks.search). After
-the block of a message is gone, the index finds the record that settled the message.
+The message index finds messages parked in the commit log, and a search (blocks.search) those in blocks' logs. After the
+block of a message is gone, the index finds the record that settled it.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ class DelayEnd(StrEnum):
 
 
 class DeliveryState(msgspec.Struct):
-    """A parked message and its end."""
-
     message: PendingMessage
     """Its state is the present or the last one."""
     end: DelayEnd | None = None
@@ -65,7 +62,6 @@ class KeyQuery(NamedTuple):
     key: str
 
     def has(self, properties: dict[str, str]) -> bool:
-        """Return whether a parked record with these properties matches."""
         return (
             properties.get(props.REAL_TOPIC) == self.topic
             and props.TIMER_DEL_UNIQKEY not in properties
@@ -80,10 +76,7 @@ _PLACES: Final = ((TIMER_TOPIC, DelayEnd.ROLLED), (DEAD_LETTER_TOPIC, DelayEnd.D
 
 
 def delivery_states(generations: Generations, asked: KeyQuery, find: FindRecords) -> list[DeliveryState]:
-    """Return the states of the messages that the message index finds.
-
-    Messages of timers and levels come first, by their log positions, then messages of blocks that are gone.
-    """
+    """Return the states of the messages that the message index finds, those of timers and levels first."""
     found = [record for place in (SCHEDULE_TOPIC, TIMER_TOPIC) for record in find(place, asked.key)]
     parked = [record for record in found if asked.has(record.message.properties)]
     parked.sort(key=lambda record: record.position)
@@ -135,11 +128,7 @@ def _settles(record: Record) -> Origin | None:
 
 
 def _gone(generations: Generations, asked: KeyQuery, find: FindRecords) -> Iterator[DeliveryState]:
-    """Yield the states of messages of blocks that are gone, from the records that settled them.
-
-    For a cancelled message this record is its cancel. The cancel has the key of the message and, in most cases, its
-    due time.
-    """
+    """Yield the states of messages of gone blocks, from the records that settled them: their cancels, too."""
     for last, end in _ends(asked.topic, asked.key, find):
         origin, properties = _settles(last), last.message.properties
         is_it = asked.has(properties)

@@ -1,7 +1,6 @@
 """Bits by origin. They show which parked messages are settled (done), and which are armed.
 
-Each stream has a set of bits over indices that only grow. The bits are in segments of 65,536. A segment is created at
-its first use, and freed when all its bits and all bits below are 1.
+Each stream has segments of 65,536 bits. A segment is freed when all its bits and all bits below are 1.
 """
 
 from __future__ import annotations
@@ -77,10 +76,7 @@ class IndexBits:
         return found
 
     def get_quick(self, indices: Indices, first: int) -> Flags | None:
-        """Return the bits of `indices`, which count from `first`, if they are in one segment, as most are.
-
-        Returns None when they are in several segments, or kernels are off.
-        """
+        """Return the bits of `indices`, counted from `first`, if one segment has them and kernels are on; else None."""
         if not jit.available():
             return None
         found: Flags = np.empty(len(indices), np.bool_)
@@ -91,7 +87,6 @@ class IndexBits:
         return found if is_one else None
 
     def between(self, start: int, stop: int) -> Flags:
-        """Return the bits of the indices from `start` to before `stop`."""
         found: Flags = np.zeros(max(0, stop - start), np.bool_)
         index = start
         while index < stop:
@@ -148,10 +143,7 @@ class IndexBits:
             self._set(number, indices[chosen] % SEGMENT_BITS)
 
     def update_quick(self, indices: Indices, first: int) -> bool:
-        """Set the bits of `indices`, which count from `first`, if they are in one segment.
-
-        Returns False with nothing changed when they are in several segments, or kernels are off.
-        """
+        """Set bits of `indices` from `first`. False, with nothing changed, for several segments or without kernels."""
         number = (int(indices[-1]) - first) // SEGMENT_BITS
         if not jit.available() or (number + 1) * SEGMENT_BITS <= self.floor:
             return False
@@ -165,7 +157,6 @@ class IndexBits:
         return True
 
     def raise_floor(self, floor: int) -> None:
-        """Set every bit below `floor`."""
         if floor <= self.floor:
             return
         self.floor = floor
@@ -184,10 +175,7 @@ class IndexBits:
         return made
 
     def packed(self, end: int) -> tuple[int, bytes]:
-        """Return the index of the first bit of the floor's segment, and the bits from there to `end`.
-
-        The lowest bit of a byte comes first.
-        """
+        """Return the first bit's index in the floor's segment, and the bits from it to `end`, the lowest one first."""
         first = self.floor // SEGMENT_BITS
         numbers = range(first, -(-end // SEGMENT_BITS))
         joined = np.concatenate([_ZEROS[:0], *(self._segments.get(number, _ZEROS) for number in numbers)])
@@ -256,7 +244,6 @@ class DoneBits:
         return bits
 
     def streams(self) -> list[Stream]:
-        """Return the streams that were used and not forgotten."""
         return list(self._streams)
 
     def end(self, stream: Stream) -> None:
@@ -272,7 +259,6 @@ class DoneBits:
         return origin == NO_ORIGIN if bits is None else origin_index(origin) in bits
 
     def add(self, origin: Origin) -> bool:
-        """Set one bit. Returns whether it was 0."""
         return origin != NO_ORIGIN and self.of(origin_stream(origin)).add(origin_index(origin))
 
     def get(self, origins: Origins) -> Flags:
@@ -310,7 +296,6 @@ class DoneBits:
         return tuple(found)
 
     def add_packed(self, streams: Iterable[StreamBits]) -> None:
-        """Set the bits that are set in `streams`, and all bits before the first index of each stream."""
         for one in streams:
             self.of(one.stream).add_packed(one.first_index, one.bits)
 
@@ -325,7 +310,6 @@ class DoneBits:
 
 
 def _fill(segment: npt.NDArray[np.uint8], count: int) -> None:
-    """Set the first `count` bits, or all bits if there are fewer."""
     segment[: count >> 3] = 0xFF
     if count & 7 and count >> 3 < len(segment):
         segment[count >> 3] |= (1 << (count & 7)) - 1

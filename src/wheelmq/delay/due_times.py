@@ -1,8 +1,6 @@
 """Due times of the messages in the timer queue, from the details of their units in the timer log.
 
-A turn writes units in queue order, so they are in the timer log in the order of their records. A binary search finds
-the units of a range of the queue. It misses the units of messages that were indexed again later. Their due times stay
-unknown here, and the caller reads their records.
+A turn writes units in queue order, so a binary search finds them. It misses messages that were indexed again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Failed releases: due messages whose release raised an unexpected error, until the next try.
 
-A reference keeps the due time of its message. So timercheck, the number of overdue messages and the lateness are
-right while the message waits. The time of the next try is separate, on the monotonic clock.
-
-One defect can fail a whole burst. So the wait doubles with each try, and the next tries of a burst are spread over
-time.
+A reference keeps its due time; the time of the next try is separate, on the monotonic clock. One defect can fail a
+whole burst, so the wait doubles with each try, and the next tries of a burst are spread.
 """
 
 from __future__ import annotations
@@ -29,8 +26,6 @@ _SPREAD: Final = 0x9E37_79B9
 
 
 class _Step:
-    """References with a next try in one step of time."""
-
     def __init__(self) -> None:
         self.rows = bytearray()
         self.least_fire_ms: int = NEVER_MS
@@ -41,8 +36,6 @@ class _Step:
 
 
 class FailedReleases:
-    """References of failed releases by the time of their next try."""
-
     def __init__(self) -> None:
         self._steps: dict[int, _Step] = {}
         self.count = 0
@@ -75,5 +68,4 @@ class FailedReleases:
         return refs
 
     def earliest_ms(self) -> int | None:
-        """Return the least due time of the messages, or None without references."""
         return min((step.least_fire_ms for step in self._steps.values()), default=None)

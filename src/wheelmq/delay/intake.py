@@ -26,8 +26,6 @@ COUNTS: Final = kernel.COUNTS
 
 
 class Intake(NamedTuple):
-    """The delayed messages in one tick's journal."""
-
     refs: Refs
     """Parked messages, those of one stream in queue order."""
     key_hashes: Integers

@@ -1,9 +1,9 @@
 """Find the parked messages that may have a delete key.
 
 The message index finds messages in the commit log, so they need no memory. Messages that it does not have yet are in
-small tables. Each table is dropped as a whole once the index has passed it. Messages in blocks are in a separate
-table. While the message index is off, all messages are in that table (docs/adr/0014-cancel-by-the-message-index.md).
-Several messages may have the same hash, so a caller reads the record.
+small tables, each dropped as a whole once the index has passed it. Messages in blocks are in a separate table, and all
+messages while the index is off (docs/adr/0014-cancel-by-the-message-index.md). Several messages may have the same hash,
+so a caller reads the record.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class ParkedKeys:
         self.index = index
 
     def hashes(self) -> Origins:
-        """Return all hashes of the table of messages that are not in the log."""
         return self._table.hashes()
 
     @property
@@ -71,7 +70,6 @@ class ParkedKeys:
         self._fresh.append((before, keys))
 
     def add_elsewhere(self, hashes: Origins, origins: Origins, done: DoneBits) -> None:
-        """Add pairs of messages that are not in the log."""
         self._table.add(hashes, origins, done)
 
     def drop_settled(self, settled: int, done: DoneBits) -> None:
@@ -99,10 +97,10 @@ class ParkedKeys:
 
 
 class ShardedKeys:
-    """A table of (hash, origin) pairs in many small tables. One of them is rebuilt at a time.
+    """A table of (hash, origin) pairs in many small tables, which are rebuilt one at a time.
 
-    So neither growth nor the removal of settled messages stops the broker for long: with ten million rows, a shard
-    has 40,000. The rows of settled messages are at most about as many as the rows of pending messages.
+    So no growth or removal stops the broker for long: with ten million rows, a shard has 40,000. There are about as
+    many rows of settled messages as of pending ones, at most.
     """
 
     def __init__(self) -> None:
@@ -125,7 +123,6 @@ class ShardedKeys:
             self.count += shard.count
 
     def find(self, key_hash: int) -> list[Origin]:
-        """Return the origins of the messages whose key may have `key_hash`, sorted."""
         return self._shards[(key_hash * _MIX & (1 << 64) - 1) >> 64 - SHARDS_LOG2].find(key_hash)
 
     def hashes(self) -> Origins:
@@ -150,11 +147,7 @@ class ShardedKeys:
 
 
 class KeyIndex:
-    """An open-addressing table of (hash, origin) pairs. A hash of 0 means a free place.
-
-    When the table is two thirds full, it is rebuilt without the settled messages. So its size follows the number of
-    pending messages.
-    """
+    """An open-addressing table of (hash, origin) pairs; hash 0 is free. At two thirds full, it drops settled ones."""
 
     def __init__(self, capacity: int = 1 << 12) -> None:
         assert capacity & (capacity - 1) == 0
@@ -164,13 +157,11 @@ class KeyIndex:
         self.count = 0
 
     def add(self, hashes: Origins, origins: Origins, done: DoneBits) -> None:
-        """Add pairs. Pairs whose hash is 0 are left out."""
         if (self.count + len(hashes)) * 3 > len(self._hashes) * 2:
             self.rebuild(len(hashes), done)
         self._insert(hashes, origins)
 
     def find(self, key_hash: int) -> list[Origin]:
-        """Return the origins of the messages whose key may have `key_hash`, sorted."""
         mask = len(self._hashes) - 1
         at = key_hash & mask
         found = []

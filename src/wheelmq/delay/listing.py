@@ -1,8 +1,6 @@
 """List and count pending messages, many at a time, by due time and topic.
 
-A glance takes due times and topics from the details of the timer log. It reads a record only where there is no
-detail. A listing reads the record of a message only to show it. The unit of a message in a block has its due time, so
-a glance reads records of blocks only for their topics.
+A glance reads records only for due times and topics that neither timer log details nor units have.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Notes: references of parked messages that the pipeline has not indexed yet.
 
-Each parked message is noted as it is appended. Its note is dropped when the pipeline has indexed the message. The
-near lane of the broker arms the noted messages that are due within a second. So a delay of 50 ms is exact, and a
-message that is sent while Spark is down is not late.
+Each parked message is noted as it is appended. Its note is dropped when the pipeline has indexed the message. The near
+lane of the broker arms the noted messages that are due within a second. So a delay of 50 ms is exact, and a message
+that is sent while Spark is down is not late.
 
-Above NOTES_MAX, the broker notes only messages due within the lead. From a large batch, it also notes the soonest up
-to the limit. The other messages are still in the timer queue. An index step of the pipeline or of the broker finds
-them.
+Above NOTES_MAX, the broker notes only messages due within the lead. From a large batch, it also notes the soonest up to
+the limit. An index step finds the others in the timer queue.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Notes:
         return by_fire_time(np.concatenate(near)) if len(near) > 1 else by_fire_time(near[0])
 
     def hold(self, held: Stream | None) -> None:
-        """Stop taking notes of the stream `held`. With None, take those of all streams."""
+        """Stop taking notes of the stream `held`, or of none."""
         self._held = held
         self._count()
 
@@ -133,7 +132,6 @@ class _Chunk:
         return count
 
     def take_until(self, horizon_ms: int) -> Refs:
-        """Take the notes that fire by `horizon_ms`."""
         refs = self.refs
         mine = refs[:, FIRE_MS] <= horizon_ms
         taken, left = refs[mine], refs[~mine]
@@ -159,10 +157,8 @@ class _StreamNotes:
         self._chunks: list[_Chunk] = []
         self.count = 0
         self.next_fire_ms: int = NEVER_MS
-        """The least fire time among the notes."""
 
     def add(self, refs: Refs, now_ms: Millis) -> None:
-        """Note `refs`, in queue order."""
         near = refs[:, FIRE_MS] <= now_ms + NEAR_MS
         if near.any():
             self._note_near(refs[near])
@@ -193,7 +189,6 @@ class _StreamNotes:
         return near
 
     def drop_below(self, origin: int) -> None:
-        """Drop the notes of indexed messages: those below `origin`."""
         near, self._near = self._near, []
         self.count -= sum(map(len, near))
         for refs in near:

@@ -1,11 +1,10 @@
 """List the pending messages of a store that no broker has open, without changing a byte.
 
-The rule is that of recovery (delay.timer.recover), applied to the log alone. A message is pending when it is parked
-and not settled, and no cancel of Apache RocketMQ names it. If Apache used the store, the messages that its timercheck
-and delayOffset.json show as delivered are left out too.
+The rule is that of recovery (delay.timer.recover), applied to the log alone. If Apache used the store, the messages
+that its timercheck and delayOffset.json show as delivered, or that its cancels name, are left out.
 
-The order is that of origins: first the level queues, then the blocks, and last the timer queue. A message of a level
-is due at the time in its queue unit. Without the unit, the default level table gives the delay.
+The order is that of origins: levels, blocks, then the timer queue. A message of a level is due at the time in its queue
+unit. Without the unit, the default level table gives the delay.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ from wheelmq.system.disk import ReadOnlyDisk
 def pending_in(root: Path) -> Iterator[PendingMessage]:
     """Yield the pending messages of the store at `root`, by origin. In each queue, this is the order of parking.
 
-    No broker can open the store until the iterator is exhausted or closed. Raises StoreLocked when a broker has the
-    store open, and OSError when `root` is no store.
+    No broker can open the store until the iterator is exhausted or closed. Raises StoreLocked, and OSError when `root`
+    is no store.
     """
     disk, paths = ReadOnlyDisk(), StorePaths(root)
     lock = disk.lock(paths.lock)
@@ -113,10 +112,7 @@ def _mark(disk: ReadOnlyDisk, paths: StorePaths) -> Mark | None:
 
 
 def _waiting(scan: LogScan, done: DoneBits) -> tuple[ParkedRows, int]:
-    """Return the rows of the pending records, Apache's cancels too, and the last record's store time.
-
-    Adds the origins that the records settle to `done`.
-    """
+    """Return the pending rows with Apache's cancels, and the last record's store time. Adds origins to `done`."""
     chunks: list[ParkedRows] = []
     last_ms = 0
     for rows in scan.chunks():

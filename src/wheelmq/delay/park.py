@@ -35,8 +35,6 @@ class TimersOff(ParkRejected):
 
 @dataclass(frozen=True, slots=True)
 class ParkSettings:
-    """The settings of the timer, and the delays of the levels."""
-
     timer: TimerSettings = field(default_factory=TimerSettings)
     levels_ms: tuple[Millis, ...] = parse_levels(DEFAULT_LEVELS)
 
@@ -44,13 +42,11 @@ class ParkSettings:
 def park(
     message: Message, now_ms: Millis, settings: ParkSettings, last_store_ms: int = 0, asked_ms: Millis | None = None
 ) -> Millis | None:
-    """Rewrite `message` in place when it asks for a delay.
+    """Rewrite `message` in place when it asks for a delay. Returns the due time, or None. Raises ParkRejected.
 
-    `last_store_ms` is the store time of the log's last record: store times do not go back when the clock is set back.
-    `asked_ms` is the arrival time of a send that had to wait: a relative delay starts then. The delay of a level
-    starts at the store time, as with Apache RocketMQ.
-
-    Returns the due time, or None for a message that is delivered at once. Raises ParkRejected.
+    `last_store_ms` is the store time of the log's last record: store times do not go back when the clock is set back. A
+    relative delay starts at `asked_ms`, when a send arrived that had to wait, and the delay of a level at the store
+    time, as with Apache RocketMQ.
     """
     level = _level(message, settings)
     if level:
@@ -79,8 +75,8 @@ def _level(message: Message, settings: ParkSettings) -> int:
 def _level_due_time(message: Message, level: int, now_ms: Millis, settings: ParkSettings, last_store_ms: int) -> Millis:
     """Park `message` in the queue of `level` and return the due time: the clock's time plus the delay of the level.
 
-    Apache counts from the store time. If the store time is ahead of the clock, the property `__WMQ_DUE` keeps the due
-    time. A level wins over the timer properties and the property of a cancel, which are removed.
+    Apache counts from the store time. If that is ahead of the clock, the property `__WMQ_DUE` keeps the due time. A
+    level wins over the timer properties and the property of a cancel, which are removed.
     """
     properties = message.properties
     due_ms = Millis(now_ms + level_delay_ms(settings.levels_ms, level))
@@ -117,12 +113,10 @@ def _must_have_room(properties: dict[str, str], room_bytes: int) -> None:
 
 
 def due_time(message: Message, now_ms: Millis, settings: ParkSettings, asked_ms: Millis) -> Millis | None:
-    """Compute the due time of a `message` without a level.
+    """Compute the due time of a `message` without a level; None for delivery at once.
 
-    Seconds win over milliseconds, and both win over an absolute time. Relative times count from `asked_ms`.
-
-    Returns None for a message that is delivered at once. Raises ParkRejected, and TimersOff for any time if the
-    broker has no timers.
+    Seconds win over milliseconds, and both win over an absolute time. Relative times count from `asked_ms`. Raises
+    ParkRejected, and TimersOff for any time if the broker has no timers.
     """
     if message.sys_flag & SYS_TRANSACTION not in (0, SYS_TRANSACTION_COMMIT):
         return None

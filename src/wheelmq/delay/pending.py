@@ -1,7 +1,6 @@
 """The pending messages of all generations: their done bits, references, delete keys and counts.
 
-`done` says which messages are settled. A parked message is in its level's queue or in the `notes`, until the pipeline
-has indexed or staged it. `armed` has the messages that are ready for release.
+A parked message is in its level's queue or in the `notes`, until the pipeline has indexed or staged it.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ class PendingTable:
         return taken.settled > 0
 
     def park_in_block(self, origin: Origin, key_hash: int, real_queue: int) -> None:
-        """Count a message that was parked in a block, and add the hash of its delete key."""
         self.counts.park(real_queue)
         self.keys.add_elsewhere(np.array([key_hash]), np.array([origin]), self.done)
 
@@ -80,7 +78,6 @@ class PendingTable:
     # Arm -----------------------------------------------------------------------------------------------------------
 
     def arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
-        """Arm `refs`, which are sorted by fire time, except settled ones."""
         settled = self.done.get(refs[:, ref.ORIGIN])
         if settled.any():
             refs = refs[~settled]

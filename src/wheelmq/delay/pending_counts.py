@@ -36,12 +36,10 @@ class PendingCounts:
             self.grown_table()[real_queue, [intake.PENDING, intake.PARKED]] += 1
 
     def add(self, queue_rows: Integers) -> None:
-        """Count the messages that recovery found pending, by the rows of their real queues."""
         self.grown_table()
         np.add.at(self.by_queue, queue_rows[queue_rows >= 0], 1)
 
     def add_numbers(self, numbers: Integers) -> None:
-        """Add numbers of pending messages that recovery found, by the row of the real queue."""
         self.grown_table()
         self.by_queue[: len(numbers)] += numbers
 

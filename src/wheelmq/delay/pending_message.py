@@ -15,8 +15,6 @@ from wheelmq.formats.units import Millis
 
 
 class State(StrEnum):
-    """The state of a parked message."""
-
     LEVEL = "level"
     """In a level queue, and not armed."""
     PARKED = "parked"

@@ -1,8 +1,7 @@
 """Prefetch: read records into memory before a tick needs them, so that the tick waits for no disk.
 
-The records of timers and levels are prefetched shortly before they fire, if it is enabled (RocketMQ:
-timerWarmEnable). The records of blocks are always prefetched when a scan arms them. They may be months old, and not
-read since they were written.
+Timers and levels: shortly before they fire, if enabled (RocketMQ: timerWarmEnable). Blocks, whose records may be months
+old: when a scan arms them. Failures are ignored: the release itself reads the missing records.
 """
 
 from __future__ import annotations
@@ -57,10 +56,7 @@ def bring_in(spans: Spans) -> None:
 
 
 class BlockPrefetcher:
-    """Prefetches the records that scans of blocks armed. `poll` runs in every tick, cheaply if idle.
-
-    It ignores failures: the release itself reads the records that are not in memory.
-    """
+    """Prefetches the records that scans of blocks armed. `poll` runs in every tick, cheaply if idle."""
 
     def __init__(self, lane: BlockScheduler, worker: Worker) -> None:
         self._lane = lane
@@ -79,10 +75,7 @@ class BlockPrefetcher:
 
 
 class Prefetcher:
-    """Prefetches records of armed timers and levels that fire soon. `poll` runs in every tick, cheaply if idle.
-
-    It ignores failures, like BlockPrefetcher.
-    """
+    """Prefetches records of armed timers and levels that fire soon. `poll` runs in every tick, cheaply if idle."""
 
     def __init__(self, timer: Timer, worker: Worker) -> None:
         self._timer = timer
@@ -90,7 +83,6 @@ class Prefetcher:
         self._warmed_to_ms = 0
 
     def poll(self, now_ms: Millis) -> None:
-        """Start the next step if it is time."""
         until_ms = now_ms + AHEAD_MS
         if self._flight.is_running or until_ms - self._warmed_to_ms < STEP_MS:
             return

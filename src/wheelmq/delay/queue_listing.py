@@ -67,8 +67,8 @@ def _pending_units(queue: ConsumeQueue, done: IndexBits, first: int, stop: int) 
 def _read_records(store: Store, positions: Integers, sizes: Integers, due_ms: Integers, topic_hash: Integers) -> int:
     """Fill in due times and hashes of real topics, from the front. Returns the number of positions done.
 
-    A due time of 0 means that there is no record. The due times of messages in a level queue are there already. The
-    function ends early when many records need the plain code, which takes fifty times as long.
+    A due time of 0 means no record. Messages of a level queue have due times already. Ends early when many records need
+    the plain code, which takes fifty times as long.
     """
     at = plain = 0
     while at < len(positions) and plain < PLAIN_MAX:
@@ -87,10 +87,7 @@ def _read_records(store: Store, positions: Integers, sizes: Integers, due_ms: In
 
 
 def _read_many(store: Store, positions: Integers, sizes: Integers, due_ms: Integers, topic_hash: Integers) -> int:
-    """Fill in the values of the records at the front that share one log file, as far as the kernel reads them.
-
-    Returns the number of records read.
-    """
+    """Fill in the values of the records at the front that share one log file. Returns the number of records read."""
     file_bytes = store.log.files.file_bytes
     base = int(positions[0]) // file_bytes * file_bytes
     count = int(np.searchsorted(positions, base + file_bytes))

@@ -19,10 +19,7 @@ class Unreleasable(ValueError):
 
 
 def rebuild(record: Record, *, enqueue_ms: int, now_ms: int, rolls: bool) -> Message:
-    """Return the message of a timer's or block's record, for its real topic, or for the timer queue if it rolls.
-
-    RocketMQ: TimerMessageStore.convert. Raises Unreleasable.
-    """
+    """Return the message of a record for its real topic, or to roll it (RocketMQ: convert). Raises Unreleasable."""
     parked = record.message
     properties = props.without_origin(parked.properties)
     properties[props.TIMER_ENQUEUE_MS] = str(enqueue_ms)

@@ -1,7 +1,6 @@
 """Count the pending messages again, from their records (RocketMQ: checkAndReviseMetrics).
 
-The result is for the moment at which the count began: it uses a copy of the done bits and the ends of the queues of
-that moment. At the end, the timer's counts are corrected by the difference from the counts of that moment.
+The result is for the moment at which the count began. At the end, the counts are corrected by the difference.
 """
 
 from __future__ import annotations

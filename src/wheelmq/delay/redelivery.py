@@ -1,8 +1,8 @@
 """Copies: find the messages that Apache RocketMQ had delivered before it was killed, though its files do not say so.
 
 Apache writes timercheck and delayOffset.json every few seconds. A message that it delivered since then has a copy in
-the log after its parked record. The copy is a record of the real queue with the same body, birth and properties,
-except for two properties that delivery adds.
+the log after its parked record. The copy is a record of the real queue with the same body, birth and properties, except
+for two properties that delivery adds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class ParkedRecord(NamedTuple):
     """A parked record, and the earliest time at which Apache delivers it."""
 
     position: int
-    """Log position of the record."""
     from_ms: int
 
 
@@ -66,7 +65,6 @@ def _is_in_its_own_queue(record: Record) -> bool:
 
 
 def _key(record: Record) -> bytes:
-    """Return a digest of the fields that a parked record and its copy have in common."""
     message = record.message
     properties = sorted(pair for pair in message.properties.items() if pair[0] not in _ADDED)
     common = (message.born_ms, message.born_host, message.reconsume_times, record.body_crc, properties)

@@ -1,7 +1,6 @@
 """Rows of parked messages, and the references that represent the messages from their arming until their release.
 
-A reference is the front of the row of a parked message. It has all the values that release needs before it reads the
-record.
+A reference is the front of the row of a parked message. It has all that release needs to read the record.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ ParkedRows = Integers
 
 
 def make(count: int, columns: int = COLUMNS) -> Refs:
-    """Return `count` references or longer rows, all zero."""
     return np.zeros((count, columns), np.int64)
 
 
@@ -62,7 +60,6 @@ def build(
 
 
 def is_long(delay_ms: Any) -> Any:
-    """Return whether a delay, or each delay of an array, is over LONG_DELAY_MS."""
     return delay_ms > LONG_DELAY_MS
 
 
@@ -90,12 +87,10 @@ def parked_rows(scanned: Integers, real_queues: Integers | int = -1) -> ParkedRo
 
 
 def refs_of(parked: ParkedRows) -> Refs:
-    """Return the references of parked messages, in an array of their own."""
     return parked[:, :COLUMNS].copy()
 
 
 def by_fire_time(refs: Refs) -> Refs:
-    """Return `refs` sorted by fire time, then by origin."""
     if len(refs) == 1:
         return refs
     return refs[np.lexsort((refs[:, ORIGIN], refs[:, FIRE_MS]))]

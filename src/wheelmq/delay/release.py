@@ -35,10 +35,9 @@ from wheelmq.system.rate_limited_log import RateLimitedLog
 log = logging.getLogger(__name__)
 
 TAKE_MAX = 500_000
-"""Limit of the cost (armed.cost_of) of the references that one call puts into the ring.
+"""Limit of the cost (armed.cost_of) of the references that one call puts into the ring: about 5 ms.
 
-This is about 5 ms, or half a million references of one millisecond. Messages due after a burst wait until the whole
-burst is in the ring.
+Messages due after a burst wait until the whole burst is in the ring.
 """
 
 BulkAppend = Callable[[Refs, Millis], int]
@@ -49,7 +48,7 @@ Returns the number of messages appended. The caller appends the next message wit
 
 
 class Releaser:
-    """Takes due references from the armed ones and appends their messages."""
+    """Takes due references from the armed ones and appends their messages. Failed ones count as in hand."""
 
     def __init__(self, store: Store, timer: Timer, generations: Generations, bulk: BulkAppend | None = None) -> None:
         self._store = store
@@ -77,16 +76,14 @@ class Releaser:
         """Number of failed references by fire time, since the lateness was last counted."""
 
     def earliest_in_hand_ms(self) -> int | None:
-        """Return the least fire time of references taken and not released, failed ones among them, or None."""
+        """Return the least fire time of references taken and not released, or None."""
         times = self._ring.earliest_ms(), self.failed.earliest_ms()
         return min((fire_ms for fire_ms in times if fire_ms is not None), default=None)
 
     def in_hand(self) -> int:
-        """Return the number of references taken and not released, failed ones among them."""
         return self._ring.count + self.failed.count
 
     def next_retry_ms(self) -> int | None:
-        """Return the monotonic time of the next try of a failed release, or None without one."""
         return self.failed.next_retry_ms
 
     def has_burst(self) -> bool:
@@ -127,9 +124,8 @@ class Releaser:
         """Append messages of the ring, the buckets in turn, and return the number of messages.
 
         This takes about one slice of time, several slices in a burst, or the release's share of the tick if it is
-        longer. An error of one message does not stop the others.
-
-        Raises OSError when the log cannot be written. The messages that were not appended stay in the ring.
+        longer. An error of one message does not stop the others. Raises OSError when the log cannot be written. The
+        messages that were not appended stay in the ring.
         """
         if not self._ring:
             self._is_leaving = False
@@ -215,7 +211,7 @@ class Releaser:
         self._failed_log.log(logging.CRITICAL, kind, text, *arguments, traceback=True)
 
     def _settle_appended(self, rows_before: int) -> None:
-        """Set the done bits of the messages that the journal's records from row `rows_before` on settle.
+        """Set the done bits of the messages that the journal's records from `rows_before` on settle.
 
         After an error, the journal is the only proof of the records that were appended.
         """
@@ -264,10 +260,7 @@ class Releaser:
             reach("roll.after")
 
     def _append_dead_letter(self, record: Record, origin: Origin, real_queue: int, error: ValueError) -> bool:
-        """Append an undeliverable message to the dead-letter topic.
-
-        Returns False when no log file can hold it there either. Then it stays parked.
-        """
+        """Append a message to the dead-letter topic. Returns False, and leaves it parked, if no log file holds it."""
         letter = dead_letter(record)
         room_bytes = self._store.properties_room(letter, origin)
         if room_bytes < 0:

@@ -25,10 +25,7 @@ class ReleasePace:
         """Number of times by which the next append is halved."""
 
     def release_seconds(self, slice_seconds: float, share_seconds: float, late_ms: int, *, is_burst: bool) -> float:
-        """Return the time for the releases of a tick.
-
-        This is one slice, or several slices in a burst. It is the release's share of the tick if that is longer.
-        """
+        """Return one slice, several slices in a burst, or the release's share of the tick if that is longer."""
         more_seconds = min((_urgency(late_ms) - 1) * share_seconds, BURST_SLICES * slice_seconds)
         return max((BURST_SLICES if is_burst else 1) * slice_seconds, share_seconds + more_seconds)
 
@@ -44,9 +41,8 @@ class ReleasePace:
 
 
 def _urgency(late_ms: int) -> float:
-    """Return the weight of release time against the time for requests.
+    """Return the weight of release time against the time for requests. It grows with lateness, up to URGENCY_MAX.
 
-    The weight grows with the lateness, up to URGENCY_MAX. When producers send more than the broker can release in
-    time, the weight slows them down until both rates are equal.
+    When producers send more than the broker can release in time, it slows them down until both rates are equal.
     """
     return min(URGENCY_MAX, 1.0 + max(0, late_ms) / URGENT_MS)

@@ -1,7 +1,6 @@
 """The ring: due references in buckets of one millisecond, which share each append.
 
-A burst at one instant is one bucket, so it never delays other due messages. Within a bucket, messages leave in the
-order in which they were parked.
+So a burst at one instant never delays other due messages. Messages of a bucket leave in the order of parking.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ RING_MAX = 4 * QUANTUM
 BURST = 16 * QUANTUM
 """Number of references in hand from which there is a burst.
 
-Then each append releases more references, and a release takes longer. So a smaller part of the time goes to the other
-work of a tick.
+Then each append releases more references, and a smaller part of the time goes to the other work of a tick.
 """
 BURST_QUANTA = 2
 """Factor of the references in one append during a burst."""
@@ -59,15 +57,12 @@ class Ring:
         self._ring: deque[_Bucket] = deque()
         self._buckets: dict[int, _Bucket] = {}
         self.count = 0
-        """Number of references in the ring."""
 
     def __len__(self) -> int:
-        """Return the number of buckets."""
         return len(self._ring)
 
     @property
     def room(self) -> int:
-        """Number of buckets that the ring can take."""
         return RING_MAX - len(self._ring)
 
     @property
@@ -75,14 +70,10 @@ class Ring:
         return self.count >= BURST
 
     def earliest_ms(self) -> int | None:
-        """Return the least fire time, or None without references."""
         return min(self._buckets, default=None)
 
     def late_ms(self, now_ms: int) -> int:
-        """Return the lateness of the oldest bucket.
-
-        It is 0 for a short ring: a burst has few instants, and requests do not wait longer because of it.
-        """
+        """Return the lateness of the oldest bucket; 0 for a short ring, as a burst has few instants."""
         return now_ms - min(self._buckets) if len(self._ring) > QUANTUM // SHARES_MAX else 0
 
     def put(self, refs: Refs) -> None:
@@ -112,10 +103,10 @@ class Ring:
         return bucket
 
     def take(self, halvings: int = 0) -> list[Refs]:
-        """Take the parts of the next append. Each part has the references of one bucket.
+        """Take the parts of the next append, halved `halvings` times. Each part has the references of one bucket.
 
         Each bucket gives its share, and may use the rest of the shares of earlier buckets. When each bucket had its
-        turn, the buckets with more references use the remaining room. An append is halved `halvings` times.
+        turn, the buckets with more references use the remaining room.
         """
         parts: list[Refs] = []
         left = quantum = max(1, QUANTUM * (BURST_QUANTA if self.has_burst else 1) >> halvings)

@@ -1,8 +1,8 @@
 """The room that the later records of a message need in the log.
 
-A parked message is appended again when it is released, when it rolls, or when it becomes a dead letter. Each of these
-records is longer than the first one: its topic may be longer, and it has more properties. The broker checks the
-length of the longest record before it accepts the message. After that, a release cannot fail because of a size.
+A parked message is appended again when it is released, when it rolls, or when it becomes a dead letter. These records
+are longer: the topic may be, and there are more properties. The broker checks the length of the longest record before
+it accepts the message, so a release cannot fail because of a size.
 """
 
 from __future__ import annotations

@@ -116,7 +116,6 @@ class TimerSettings(SettingsTable, kw_only=True):
             raise ValueError(f"timer_congest_num_each_slot is {self.congest_num_each_slot}: it must be 0 to 2147483647")
 
     def check(self) -> None:
-        """Check the hours."""
         hours_of("timer_check_metrics_when", self.check_metrics_when)
 
 
@@ -137,11 +136,9 @@ class BlockSettings(SettingsTable, kw_only=True):
 
     @property
     def length_ms(self) -> int:
-        """The length of a block."""
         return self.length_seconds * 1000
 
     def check(self) -> None:
-        """Check the length of a block."""
         if self.length_seconds > BLOCK_SECONDS_MAX:
             raise ValueError(
                 f"block_length_seconds is {self.length_seconds}: set {BLOCK_SECONDS_MAX} or less (3600 is usual)"
@@ -172,5 +169,4 @@ class LevelSettings(SettingsTable, kw_only=True):
         return parse_levels(self.table)
 
     def check(self) -> None:
-        """Check the delays."""
         parse_levels(self.table)

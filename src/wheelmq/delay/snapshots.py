@@ -1,8 +1,6 @@
 """Snapshots: shorten the scan of the log at a start. A tick takes a snapshot, and a worker writes it.
 
-A snapshot is a copy of the done bits and of the numbers that the log up to its end P defines. It is written once the
-log and the queue units are on disk up to P. So a start can continue from P after any kind of stop. Without a
-snapshot, a start only needs a longer scan.
+A snapshot copies what the log up to its end P defines. It is written once log and queue units are on disk up to P.
 """
 
 from __future__ import annotations
@@ -36,8 +34,6 @@ RECORD_SIZE_BYTES: Final = 4
 
 
 class _Taken(NamedTuple):
-    """The values that a tick copies for a snapshot."""
-
     position: LogPosition
     record_position: LogPosition
     record: memoryview
@@ -68,11 +64,7 @@ class Snapshots:
         background: Worker,
         hides_nothing: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Create the object. While `hides_nothing` returns False, no snapshot is taken.
-
-        The function returns whether a start may continue from the end of the log. It speaks for parts of the broker
-        that the store does not know.
-        """
+        """While `hides_nothing` returns False, as a start may not continue from the log's end, no snapshot is taken."""
         self._store = store
         self._timer = timer
         self._lane = lane
@@ -118,7 +110,6 @@ class Snapshots:
         return grown >= self._settings.snapshot_log_bytes or waited_ms >= self._settings.snapshot_ms
 
     def _indexed_to(self) -> int:
-        """Return E as it is on disk."""
         return (self._timer.mark_file.last or Mark()).queue_offset
 
     def _take(self) -> _Taken | None:
@@ -166,7 +157,6 @@ class Snapshots:
         return job
 
     def _sync_index(self) -> IndexMark | None:
-        """Sync the message index. Returns the part of it that is on disk."""
         try:
             return self._index.sync() if self._index is not None else None
         except OSError as error:

@@ -22,7 +22,6 @@ def arm_units(pending: PendingTable, block: Block, indices: Indices, units: Unit
 
 
 def arm_rows(pending: PendingTable, rows: TurnRows, write_ms: int) -> Refs:
-    """Arm the messages of a turn's rows, which are sorted by fire time. Returns a reference to each of them."""
     refs = refs_of_rows(rows)
     pending.arm(refs, enqueue_ms=write_ms, by="pipeline")
     return refs

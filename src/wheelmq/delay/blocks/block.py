@@ -1,7 +1,6 @@
 """One block: the messages due in one period of time (WheelMQ's own; the seed's ScheduledTempBlock).
 
-A message is appended to the block's own log, and its unit to the block's queue. The log is the truth: units that are
-missing in the queue after a stop are written again from the log.
+The block's own log is the truth: a start writes missing units of the block's queue again from it.
 """
 
 from __future__ import annotations
@@ -60,10 +59,7 @@ class Put:
 
 
 class Block:
-    """The files of one block, and the ends up to which they are on disk.
-
-    `last_store_ms` is the store time of its last record, or 0 while none is known.
-    """
+    """The files of one block. `last_store_ms` is the store time of its last record, or 0 while none is known."""
 
     def __init__(self, disk: Disk, folder: Path, known: BlockCheckpoint, settings: BlockSettings, clock: Clock) -> None:
         self._disk = disk
@@ -89,7 +85,6 @@ class Block:
 
     @property
     def is_behind(self) -> bool:
-        """Whether some messages are not on disk."""
         return self.durable < self.queue.end
 
     # Put and read --------------------------------------------------------------------------------------------------
@@ -128,17 +123,13 @@ class Block:
         return Put(self.number, index, position, size, store_ms)
 
     def record_at(self, position: LogPosition) -> Record | None:
-        """Return the record at `position` of the block's log, or None without a record or with a changed body."""
         record = self.log.record_at(position)
         return record if record is not None and record.body_is_intact else None
 
     # Sync ----------------------------------------------------------------------------------------------------------
 
     def sync_job(self) -> Callable[[], Callable[[], None]]:
-        """Return the job that syncs the present messages. The job may run off the event loop.
-
-        Call the job's result on the event loop afterwards.
-        """
+        """Return the job that syncs the present messages, off the loop too. Call the job's result on the loop."""
         index = self.queue.end
         upto, sync = self.log.sync_job()
         checkpoint = None if self._is_checkpoint_on_disk else self._checkpoint
@@ -192,7 +183,6 @@ class Block:
             self._put_checkpoint(self._known())
 
     def _put_checkpoint(self, checkpoint: BlockCheckpoint) -> MappedFile:
-        """Write a checkpoint into the older slot."""
         assert self._checkpoint is not None
         self._sequence += 1
         raw = checkpoint.pack(self._sequence)
@@ -213,8 +203,8 @@ class Block:
         Units before the checkpoint are checked, and records after it are scanned. After a clean stop (`is_clean`), a
         block that ends where its checkpoint says is not synced.
 
-        Raises LogDamaged when records that were on disk are missing and other data follows, or when the log has a
-        record that does not belong to the block.
+        Raises LogDamaged when records that were on disk are missing and other data follows, or when a record does not
+        belong to the block.
         """
         self._sequence = sequence
         known = checkpoint or self._known()
@@ -246,7 +236,6 @@ class Block:
                 self.sync_job()()()
 
     def _last_record_store_ms(self) -> Millis:
-        """Return the store time of the record that the last unit names, or 0 when no unit names one."""
         for index in range(self.queue.end - 1, -1, -1):
             unit = self.queue.read(index, 1)[0]
             if unit["size"]:
@@ -254,10 +243,9 @@ class Block:
         return Millis(0)
 
     def _queue_again(self, rows: Rows, names: InternedNames, *, is_named: bool) -> None:
-        """Write the units of records (rows of LogScan).
+        """Write the units of records (rows of LogScan). Without `is_named`, they define the block's number and end.
 
-        Without `is_named`, the records define the block's number and end. Raises LogDamaged when a record does not
-        belong to this block, and DiskFull.
+        Raises LogDamaged when a record does not belong to this block, and DiskFull.
         """
         due_ms, indices = rows[:, col.DUE_MS], rows[:, col.QUEUE_OFFSET]
         if not is_named:
@@ -282,10 +270,9 @@ class Block:
     # The end of a block --------------------------------------------------------------------------------------------
 
     def remove_job(self) -> Callable[[], None]:
-        """Return the job that removes the block from the disk. The job may run off the event loop.
+        """Return the job that removes the block from disk, off the loop too. Nothing may read it. Raises DiskFull.
 
-        The job first marks the block as removed in its checkpoint. Otherwise a stop could leave files that look like
-        a block with pending messages. The block must not be read any more. Raises DiskFull.
+        It first marks the block as removed: a stop could leave files that look like a block with pending messages.
         """
         self._begin()
         gone = self._known()._replace(log_position=REMOVED)

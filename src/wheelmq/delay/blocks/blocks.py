@@ -1,7 +1,6 @@
-"""The blocks of a store: create them, find the block of a message, and remove them when all messages are settled.
+"""The blocks of a store: create, find and remove them (WheelMQ's own; the seed's ScheduledMessageStore).
 
-This is WheelMQ's own (the seed's ScheduledMessageStore). At a start the order is: check whether the last stop was
-clean, load the blocks, map them, recover each block, then fill the wheel.
+A start checks whether the last stop was clean, then loads, maps and recovers the blocks, then fills the wheel.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ class BlockGoing(OSError):
 
 
 class Removal(NamedTuple):
-    """The removal of a past block."""
-
     number: int
     job: Note
     """Removes the files. It may run off the event loop."""
@@ -50,10 +47,7 @@ class Removal(NamedTuple):
 
 
 class Blocks:
-    """The blocks, in the order of their times. The times do not overlap.
-
-    `end` is the number of messages put since the start, and `synced` the number of these that are on disk.
-    """
+    """The blocks, by time, not overlapping. `end` counts messages put since the start, `synced` those on disk."""
 
     def __init__(self, store: Store, settings: BlockSettings) -> None:
         assert settings.length_seconds > 0, settings.length_seconds
@@ -137,9 +131,8 @@ class Blocks:
     def resume(self, settled: dict[int, Indices], gone: dict[int, LogPosition]) -> None:
         """Apply the indices, by block number, that the commit log shows as settled. Raises DiskFull.
 
-        An index is used only once. A message may have been settled before its block's log was on disk, and then left
-        no record there. Its index becomes a blank. For a block that is gone, the log has no records after the
-        position in `gone`, unless the scan found some.
+        A message that was settled before its block's log was on disk becomes a blank: no index is used twice. For a
+        gone block, the log has no records after the position in `gone`, unless the scan found some.
         """
         for number in settled.keys() | gone.keys():
             self.numbers.note_found(number)
@@ -188,7 +181,6 @@ class Blocks:
         return block
 
     def gone(self) -> dict[int, LogPosition]:
-        """Return the numbers of gone blocks that log records still name, each with the end of these records."""
         return self.numbers.gone(self._store.log.start)
 
     def put(self, block: Block, message: Message, due_ms: Millis) -> Put:
@@ -212,21 +204,16 @@ class Blocks:
         return record
 
     def behind(self) -> list[Block]:
-        """Return the blocks with messages that are not on disk."""
         return list(self._behind.values())
 
     # Disk ----------------------------------------------------------------------------------------------------------
 
     def flush_job(self) -> tuple[int, Callable[[], list[Note]]]:
-        """Return the present end, and the job that syncs all blocks up to it. The job may run off the event loop.
-
-        Call `note_flushed` with its result afterwards.
-        """
+        """Return the end, and the job that syncs all blocks up to it, off the loop too. Then call `note_flushed`."""
         jobs = [block.sync_job() for block in self._behind.values()]
         return self.end, lambda: [job() for job in jobs]
 
     def flush(self) -> None:
-        """Sync all blocks. Raises OSError."""
         upto, job = self.flush_job()
         self.note_flushed(upto, job())
 

@@ -50,7 +50,6 @@ class BlockGeneration:
         return self._blocks.record_of(origin)
 
     def record_at(self, origin: Origin, position: LogPosition) -> Record | None:
-        """Return the record that the unit of the message names."""
         return self._blocks.record_of(origin)
 
     def due_of(self, origin: Origin, record: Record, now_ms: Millis) -> Millis:

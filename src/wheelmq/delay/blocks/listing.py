@@ -1,7 +1,4 @@
-"""Find the pending messages of a block by due time and topic.
-
-The units have the due times. The records are read only for their topics.
-"""
+"""Find the pending messages of a block by due time and topic. The records are read only for their topics."""
 
 from __future__ import annotations
 

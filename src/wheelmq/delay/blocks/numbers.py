@@ -1,7 +1,6 @@
 """The numbers of blocks. A message's origin contains the number of its block.
 
-A number is free again once no block has it and no record in the commit log names it. Otherwise a start could take the
-messages of a new block for the settled messages of an old one.
+A number is free again once no block and no log record has it. Else a start could mix up settled messages.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ class NoNumberLeft(OSError):
 
 
 class BlockNumbers:
-    """The last number used, and the numbers of blocks that are gone."""
-
     def __init__(self) -> None:
         self.last = 0
         """The last number used. At a start, the highest number that a block or an origin in the log has."""
@@ -29,11 +26,9 @@ class BlockNumbers:
         """For each block that is gone, the log's end at that time. Later records do not name the block."""
 
     def note_found(self, number: int) -> None:
-        """Note a number that a start found."""
         self.last = max(self.last, number)
 
     def note_used(self, number: int) -> None:
-        """Note that a new block has a number of `next_free`."""
         self.last = number
 
     def note_gone(self, number: int, log_end: LogPosition) -> None:
@@ -41,10 +36,7 @@ class BlockNumbers:
         self._gone[number] = log_end
 
     def next_free(self, in_use: Container[int], log_start: LogPosition) -> int:
-        """Return the next number that is not in use, and that no record from `log_start` on names.
-
-        Raises NoNumberLeft.
-        """
+        """Return the next number not in use that no record from `log_start` on names. Raises NoNumberLeft."""
         number = self.last
         for _ in range(NUMBER_MAX):
             number = number % NUMBER_MAX + 1

@@ -35,10 +35,7 @@ class _Files(NamedTuple):
 
 
 def waiting_in_blocks(disk: Disk, paths: StorePaths, done: DoneBits) -> Iterator[Record]:
-    """Yield the records of the pending messages in blocks, in the order of block numbers.
-
-    `done` has the done bits of the commit log. Raises OSError, including LogDamaged.
-    """
+    """Yield the records of the messages in blocks that `done` does not settle, by block number. Raises OSError."""
     found = (_find(disk, BlockPaths(paths.blocks / name), name) for name in disk.list(paths.blocks))
     for files in sorted(filter(None, found), key=lambda files: files.number):
         for rows in _rows(files):

@@ -24,10 +24,7 @@ class SecondsRejected(ValueError):
 
 
 def asked_due_ms(message: Message, now_ms: Millis, seconds_max: int) -> Millis | None:
-    """Remove `delayInSeconds` from `message` and return the due time that it asks for.
-
-    Returns None if the message is not delayed by it. Raises SecondsRejected, LevelUnreadable.
-    """
+    """Remove `delayInSeconds`, and return its due time or None. Raises SecondsRejected, LevelUnreadable."""
     properties = message.properties
     asked = properties.pop(props.DELAY_IN_SECONDS, None)
     if asked is None:

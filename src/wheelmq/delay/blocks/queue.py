@@ -1,8 +1,8 @@
 """The queue of one block: units of 24 bytes in mapped files, in the order of the messages' arrival.
 
-The format is WheelMQ's own (the seed's ScheduledTempQueue). The units follow from the block's log, except for the
-flag that a message is settled. This flag follows from the commit log, whose old files are deleted while the block
-still exists. So the flag is set once the record that settles the message is on disk.
+The format is WheelMQ's own (the seed's ScheduledTempQueue). The units follow from the block's log, and their flags of
+settled messages from the commit log. Its old files are deleted while the block exists, so a flag is set once the record
+that settles the message is on disk.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ class BlockQueue:
         self._make_room(1)
 
     def _make_room(self, count: int) -> None:
-        """Get room for the next `count` units, which are in one file."""
         self.files.grow(self.end * BLOCK_UNIT.size, count * BLOCK_UNIT.size)
 
     def add(self, position: int, size: int, due_ms: Millis, flags: int = 0) -> None:
@@ -103,7 +102,6 @@ class BlockQueue:
         return self._units(index)[:count]
 
     def _units(self, index: int) -> Units:
-        """Return the units from `index` to the end of its file, valid or not."""
         at = index * BLOCK_UNIT.size
         file = self.files.file_at(at)
         at %= self.files.file_bytes
@@ -144,17 +142,15 @@ class BlockQueue:
                 self._flagged_from = least if self._flagged_from is None else min(self._flagged_from, least)
 
     def done(self) -> Indices:
-        """Return the indices of units flagged as settled, and of blanks."""
         found = [first + np.flatnonzero(units["flags"] & (FLAG_DONE | FLAG_BLANK)) for first, units in self.chunks()]
         return np.concatenate([np.empty(0, np.int64), *found])
 
     # Recovery and sync ---------------------------------------------------------------------------------------------
 
     def load(self, start_ms: Millis, end_ms: Millis, log_end: int) -> None:
-        """Find the end: the first unit that cannot belong to the block.
+        """Find the end: the first unit that cannot belong to the block. Checks only the last three files.
 
-        The messages of the block are due from `start_ms` to before `end_ms`, and its log files end at `log_end`. If
-        there are more than three files, the files before the last three count as whole.
+        Its messages are due from `start_ms` to before `end_ms`, and its log files end at `log_end`.
         """
         files = self.files
         first = max(0, files.end - FILES_LOOKED_AT * files.file_bytes)
@@ -187,7 +183,6 @@ class BlockQueue:
         return position
 
     def _position_behind(self, index: int) -> int:
-        """Return the end of the last record that a unit before `index` names."""
         for start in range(max(0, index - 1) // self.units_per_file, -1, -1):
             for _, units in self.chunks(start * self.units_per_file, index):
                 named = np.flatnonzero(units["size"])
@@ -196,14 +191,12 @@ class BlockQueue:
         return 0
 
     def cut(self, index: int) -> None:
-        """Delete the units from `index` on."""
         self.files.cut(index * BLOCK_UNIT.size)
         self.end = min(self.end, index)
         self._synced = min(self._synced, self.end)
 
     @property
     def is_changed(self) -> bool:
-        """Whether anything was written since the last sync."""
         return self._synced < self.end or self._flagged_from is not None
 
     def sync_job(self) -> Callable[[], None]:
@@ -225,11 +218,7 @@ class BlockQueue:
 
 
 def _are_whole(units: Units, start_ms: Millis, end_ms: Millis, position: int, log_end: int) -> int:
-    """Return the number of whole units at the front.
-
-    A whole unit is a blank, or names a record with a due time of the block. The records do not overlap, and are in
-    ascending order from `position` on.
-    """
+    """Return the number of whole units at the front: blanks, or units that name records of the block in order."""
     blank = (units["size"] == 0) & (units["flags"] == FLAG_BLANK)
     positions, sizes = units["position"].astype(np.int64), units["size"].astype(np.int64)
     good = (sizes > 0) & (units["due_ms"] >= start_ms) & (units["due_ms"] < end_ms)

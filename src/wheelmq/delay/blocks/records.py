@@ -26,7 +26,6 @@ class UnitRecords:
 
     @property
     def names(self) -> InternedNames:
-        """The names that the rows refer to."""
         return self._scan.names
 
     def read(self, indices: Indices, units: Units) -> Rows:
@@ -52,7 +51,6 @@ class UnitRecords:
             self._read(indices[half:], units[half:], found[half:])
 
     def _walk(self, positions: Rows, sizes: Rows) -> Rows | None:
-        """Return the rows of the records at `positions`, or None unless each record is there."""
         if not can_be_records(positions, sizes, self._files):
             return None
         try:
@@ -64,7 +62,6 @@ class UnitRecords:
 
 
 def can_be_records(positions: Rows, sizes: Rows, files: MappedSequence | HeldFiles) -> bool:
-    """Return whether these can be records in ascending order, each within one existing file."""
     ends = positions + sizes
     is_in_log = (sizes > 0) & (positions >= files.start) & (ends <= files.end)
     is_in_one_file = positions // files.file_bytes == (ends - 1) // files.file_bytes

@@ -58,7 +58,6 @@ def check_window(
 
 
 def _counts(window: BlockWindow, rows: TurnRows) -> dict[int, Counts]:
-    """Return the number of rows in each entry of the window, by block. Raises TurnRejected."""
     found: dict[int, Counts] = {}
     entries = (window.through_ms - window.after_ms) // STEP_MS
     for stream, mine in by_stream(rows["origin"]):

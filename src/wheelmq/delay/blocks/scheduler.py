@@ -1,8 +1,7 @@
 """The scheduler of blocks: put messages, recover them, count them in the wheel, arm them, and flag their units.
 
-S here is `walked_ms`: all messages due by then are armed or settled. A message that is put for an earlier time is
-armed at once. A message for a later time is counted in the wheel once it is on disk. A turn arms it, or the tick
-itself when no turn came in time.
+S here is `walked_ms`: all messages due by then are armed or settled. A message for an earlier time is armed at once. A
+later one is counted once it is on disk. A turn arms it, or the tick if no turn comes in time.
 """
 
 from __future__ import annotations
@@ -54,8 +53,6 @@ ROWS_MAX: Final = 200_000
 
 
 class BlockScheduler:
-    """Schedules the messages of blocks, from put to release."""
-
     def __init__(self, store: Store, blocks: Blocks, pending: PendingTable, turns: Turns, lead_ms: int) -> None:
         self._store = store
         self.blocks = blocks
@@ -93,10 +90,7 @@ class BlockScheduler:
         return put
 
     def _armed_through_ms(self) -> int:
-        """Return the time up to which a new message is armed at once, because no scan would find it.
-
-        The scan of the running turn does not include new messages.
-        """
+        """Return the time up to which new messages are armed at once: the running turn's scan does not include them."""
         plan = self._turns.plan
         planned_ms = plan.blocks.through_ms if plan is not None and plan.blocks is not None else 0
         return max(self.walked_ms, planned_ms)
@@ -120,7 +114,6 @@ class BlockScheduler:
             self._walk_to(near_ms)
 
     def _count_near(self, goal_ms: int) -> None:
-        """Let the wheel count all messages on disk of the blocks from S to `goal_ms`."""
         for block in self.blocks:
             if block.start_ms > goal_ms + STEP_MS:
                 break
@@ -136,15 +129,11 @@ class BlockScheduler:
         return _floor(now_ms + self._lead_ms)
 
     def _first_filled_ms(self, goal_ms: int) -> int:
-        """Return the time of the first entry from S to `goal_ms` that counts a message, or `goal_ms` without one."""
         filled = [int(np.flatnonzero(counts)[0]) for counts in self.wheel.between(self.walked_ms, goal_ms).values()]
         return min([goal_ms, *(self.walked_ms + place * STEP_MS for place in filled)])
 
     def _walk_to(self, walked_ms: int) -> None:
-        """Move S to `walked_ms`. All counted messages due by then are armed.
-
-        Arm the uncounted messages too, because no later scan will find them.
-        """
+        """Move S to `walked_ms`: counted messages due by then are armed. Arm the others too: no scan finds them."""
         if walked_ms <= self.walked_ms:
             return
         self.walked_ms = walked_ms
@@ -162,7 +151,6 @@ class BlockScheduler:
                 arm_units(self._pending, block, first + mine, units[mine], by="block_lane")
 
     def take_settled(self, rows: Rows) -> None:
-        """Note the messages of blocks that the journal's rows settle."""
         real_queues = self._settlement.note(rows, self._store.dispatched_to)
         if len(real_queues):
             self._waiting.subtract(real_queues.tolist())
@@ -171,7 +159,6 @@ class BlockScheduler:
     # Turns ---------------------------------------------------------------------------------------------------------
 
     def units_to_walk(self, now_ms: Millis) -> int:
-        """Return the number of messages within the lead that were not scanned."""
         return int(sum(counts.sum() for counts in self.wheel.between(self.walked_ms, self._goal_ms(now_ms)).values()))
 
     def runs_short(self, now_ms: Millis) -> bool:
@@ -204,7 +191,6 @@ class BlockScheduler:
         return number, block.paths.folder.name, self.wheel.counted_to(block)
 
     def check(self, window: BlockWindow | None, parts: list[TurnRows]) -> None:
-        """Check that each entry has the counted number of rows, and rows agree with units. Raises TurnRejected."""
         check_window(window, self._planned, parts, self.blocks, self.wheel)
 
     def commit(self, window: BlockWindow | None, parts: list[TurnRows], write_ms: int) -> None:
@@ -224,8 +210,7 @@ class BlockScheduler:
     def recover(self, gone: dict[int, LogPosition]) -> None:
         """Find the pending messages, fill the wheel, and arm near messages, after the scan of the commit log.
 
-        The timer must be ready. `gone` has the blocks that were gone before the scan, as from `Blocks.gone`. Raises
-        LogDamaged, DiskFull.
+        The timer must be ready. `gone` is from `Blocks.gone` before the scan. Raises LogDamaged, DiskFull.
         """
         settle_by_log(self.blocks, self._pending.done, gone)
         self.walked_ms = self._goal_ms(self._store.clock.now_ms())
@@ -240,7 +225,6 @@ class BlockScheduler:
 
     @property
     def waiting(self) -> int:
-        """Number of pending messages in blocks."""
         return self._waiting.total()
 
     def waiting_elsewhere(self) -> npt.NDArray[np.int64]:
@@ -254,20 +238,14 @@ class BlockScheduler:
     # Disk ----------------------------------------------------------------------------------------------------------
 
     def ends(self) -> dict[Stream, QueueOffset]:
-        """Return the end of each block's stream, and of the stream with the last number.
-
-        So this number is not reused soon, even after a start that does not scan the whole log.
-        """
+        """Return the end of each block's stream, and that of the last number, so that it is not reused soon."""
         ends = {block_stream(block.number): QueueOffset(block.queue.end) for block in self.blocks}
         if self.blocks.numbers.last:
             ends.setdefault(block_stream(self.blocks.numbers.last), QueueOffset(0))
         return ends
 
     def write_checkpoints(self, flight: SingleFlight) -> None:
-        """Flag the units of settled messages. Then a worker syncs the units and writes the blocks' checkpoints.
-
-        Does nothing while an earlier job of `flight` runs.
-        """
+        """Flag units of settled messages, and have them synced and checkpoints written, unless `flight` has a job."""
         if flight.is_running:
             return
         upto = self._flag_settled()
@@ -278,11 +256,7 @@ class BlockScheduler:
             self._note_flagged(upto)
 
     def _flag_settled(self) -> LogPosition:
-        """Flag the messages that records on disk settle.
-
-        Returns the log position up to which all settled messages are flagged. It is at most the position up to which
-        queue units are written: the messages that later records settle are not noted yet.
-        """
+        """Flag the messages that records on disk settle. Returns the log position up to which all are flagged."""
         return self._settlement.flag(min(self._store.log.synced, self._store.dispatched_to))
 
     def _note_flagged(self, upto: LogPosition) -> None:
@@ -306,7 +280,6 @@ class BlockScheduler:
         unflagged = self._settlement.unflagged(self._store.journal.rows())
 
         def is_out(block: Block) -> bool:
-            """Return whether all messages of the block are settled, and the settling records are on disk."""
             bits = done.of(block_stream(block.number))
             return bits.first_unset(block.queue.end) >= block.queue.end and block.number not in unflagged
 
@@ -314,10 +287,7 @@ class BlockScheduler:
             yield removal.job, partial(self._take_removal, removal)
 
     def _take_removal(self, removal: Removal, result: object) -> None:
-        """Take the result of a removal. If the block is gone, end its stream.
-
-        A reference to it that is still armed then counts as settled.
-        """
+        """Take the result of a removal. If the block is gone, end its stream: armed references count as settled."""
         if not removal.take_result(result):
             return
         self.wheel.drop(removal.number)

@@ -1,7 +1,6 @@
 """Search for a key in the logs of blocks, whose records no index has.
 
-A worker runs the search, because the logs may be months old and must then be read from disk. The search covers the
-messages that the blocks had at its start. The event loop checks the results.
+A worker searches the messages that the blocks had at its start. The event loop checks the results.
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ _SEPARATORS: Final = rb"[\x01\x02\s]"
 
 
 class Searched(NamedTuple):
-    """The result of one search step."""
-
     origins: list[Origin]
     """Origins of records with the key between separators, in order. Some may belong to other messages."""
     next_place: Origin
@@ -54,10 +51,7 @@ class Searches:
         self._under_way = 0
 
     def begin(self, key: str, place: int, done: Callable[[Any], None]) -> bool:
-        """Search for `key` from origin `place` on, and call `done` with the Searched or the exception.
-
-        Returns False, with nothing begun, while too many steps are running.
-        """
+        """Search for `key` from `place` on. `done` gets the Searched or the exception. False if too many steps run."""
         if self._under_way >= UNDER_WAY_MAX:
             return False
         self._under_way += 1
@@ -82,7 +76,6 @@ class _SearchedBlock(NamedTuple):
     log: HeldFiles
 
     def read(self, index: int) -> Units:
-        """Return the units from `index` on: at most _UNITS_MAX, and from one file."""
         at = index * BLOCK_UNIT.size
         file, at = self.units.file_at(at), at % self.units.file_bytes
         stop = min(at + min(_UNITS_MAX, self.end - index) * BLOCK_UNIT.size, self.units.file_bytes)

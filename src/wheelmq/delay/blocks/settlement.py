@@ -1,8 +1,4 @@
-"""The messages of blocks that records of the commit log settle, until the units of these messages are flagged.
-
-The old files of the commit log are deleted while a block still exists. So a flag in the unit replaces the record. The
-flag is set once the record is on disk.
-"""
+"""The messages of blocks that records of the commit log settle, until the units of these messages are flagged."""
 
 from __future__ import annotations
 
@@ -39,10 +35,7 @@ class BlockSettlement:
         self._settled: deque[_Settled] = deque()
 
     def note(self, rows: Rows, before: LogPosition) -> Integers:
-        """Note the messages of blocks that the journal's `rows` settle. Their records are before `before`.
-
-        Returns the rows of their real queues.
-        """
+        """Note messages of blocks that the journal's `rows` settle before `before`. Returns their real queues' rows."""
         is_mine = _settle_in_blocks(rows)
         origins = rows[is_mine, row.SETTLES]
         if len(origins):
@@ -51,18 +44,12 @@ class BlockSettlement:
         return real_queues
 
     def unflagged(self, running: Rows) -> set[int]:
-        """Return the numbers of blocks with settled messages that are not flagged.
-
-        `running` are the rows of the running tick. They settle messages too, but the next dispatch notes them.
-        """
+        """Return the numbers of blocks with settled, unflagged messages. `running` are the rows of this tick."""
         settled = [*(one.origins for one in self._settled), running[_settle_in_blocks(running), row.SETTLES]]
         return {stream_number(stream) for origins in settled for stream, _ in by_stream(origins)}
 
     def flag(self, synced: LogPosition) -> LogPosition:
-        """Flag the messages that records before `synced` settle. These records are on disk.
-
-        Returns the log position up to which all settled messages are flagged.
-        """
+        """Flag messages that records before `synced`, on disk, settle. Returns the position up to which all are."""
         ready = list(itertools.takewhile(lambda one: one.before <= synced, self._settled))
         if ready:
             origins = np.concatenate([one.origins for one in ready])
@@ -73,10 +60,7 @@ class BlockSettlement:
         return min(synced, self._settled[0].first) if self._settled else synced
 
     def _flag(self, origins: Origins, ends: npt.NDArray[np.int64]) -> int:
-        """Flag messages at the front of `origins`, whose parts end at `ends`. Returns the number of messages.
-
-        Only parts whose messages are all on disk are flagged.
-        """
+        """Flag messages at the front of `origins`, by whole parts that are on disk. Returns their number."""
         by_block: list[tuple[Block, npt.NDArray[np.intp]]] = []
         is_late = np.zeros(len(origins), np.bool_)
         for stream, mine in by_stream(origins):
@@ -93,6 +77,5 @@ class BlockSettlement:
 
 
 def _settle_in_blocks(rows: Rows) -> Flags:
-    """Return which rows of the journal settle a message of a block."""
     found: Flags = rows[:, row.SETTLES] >> KIND_SHIFT == KIND_BLOCK
     return found

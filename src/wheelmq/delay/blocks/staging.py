@@ -45,7 +45,6 @@ def read_blocks(view: ReadView, window: dict[str, Any], *, write_ms: int, turn: 
 
 
 def _units(view: ReadView, name: str, count: int) -> npt.NDArray[Any]:
-    """Return the first `count` units of the block in folder `name`."""
     stop = count * BLOCK_UNIT.size
     view.need(FileKind.BLOCK, np.array([0]), np.array([stop]), name)
     files = view.block_queue(name)

@@ -33,6 +33,5 @@ class WalkedBuffer:
             self._walked.append(WalkedRecords(files, positions, sizes))
 
     def take(self) -> list[WalkedRecords]:
-        """Take all records."""
         taken, self._walked = self._walked, []
         return taken

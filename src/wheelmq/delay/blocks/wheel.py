@@ -1,7 +1,6 @@
 """The time wheel of blocks, in memory: the number of messages due in each second of the blocks that are near.
 
-An entry counts the messages that are on disk and were not armed when they were sent. A turn that scans entries must
-return the number of references that they count. The wheel is not stored: it follows from the queues of the blocks.
+An entry counts the messages on disk that were not armed at once. A turn must return as many references.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class BlockWheel:
         return number in self._counts
 
     def bring_in(self, block: Block) -> None:
-        """Add a block and count its messages."""
         first = (block.start_ms - 1) // STEP_MS
         self._firsts[block.number] = first
         self._counts[block.number] = np.zeros((block.end_ms - 1) // STEP_MS - first + 1, np.int64)
@@ -57,7 +55,6 @@ class BlockWheel:
         return self._counted_to.get(block.number, block.durable)
 
     def drop(self, number: int) -> None:
-        """Drop a block that is past and scanned."""
         for table in (self._counts, self._firsts, self._counted_to):
             table.pop(number, None)
 
@@ -77,6 +74,5 @@ class BlockWheel:
 
 
 def entries_of(due_ms: npt.NDArray[np.int64], after_ms: int) -> npt.NDArray[np.int64]:
-    """Return the place of each due time among the entries from `after_ms` on."""
     places: npt.NDArray[np.int64] = (due_ms - 1) // STEP_MS - after_ms // STEP_MS
     return places

@@ -1,7 +1,4 @@
-"""Number of messages in each slot, counted as sends are served.
-
-Twin: `delay.timer.congestion.Congestion`.
-"""
+"""Number of messages in each slot, counted as sends are served. Twin: `delay.timer.congestion.Congestion`."""
 
 from __future__ import annotations
 

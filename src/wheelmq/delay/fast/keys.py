@@ -1,7 +1,4 @@
-"""Insert pairs into the key index.
-
-Twin: the loop in `delay.keys.KeyIndex`.
-"""
+"""Insert pairs into the key index. Twin: the loop in `delay.keys.KeyIndex`."""
 
 from __future__ import annotations
 

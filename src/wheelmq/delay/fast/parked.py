@@ -1,7 +1,4 @@
-"""The timer's share of the rows of a tick: references of parked messages, and counts by queue.
-
-Twin: `delay.intake`.
-"""
+"""The timer's share of the rows of a tick: references of parked messages, counts by queue. Twin: `delay.intake`."""
 
 from __future__ import annotations
 

@@ -121,10 +121,7 @@ def _is_due(source: Bytes, spans: Integers, due_ms: int, now_ms: int) -> bool:
 def _real_queue(
     source: Bytes, spans: Integers, slots: Integers, topics: Integers, names: Bytes, queue_rows: Integers
 ) -> int:
-    """Return the row of the message's real queue, or -1 for the plain code.
-
-    The plain code stores a message of a topic with more than TOPIC_BYTES_MAX bytes: its record has another form.
-    """
+    """Return the row of the message's real queue, or -1 for the plain code, as for a topic over TOPIC_BYTES_MAX."""
     topic = spans[2 * prop.REAL_TOPIC]
     if topic < 0 or spans[2 * prop.REAL_QID] < 0 or spans[2 * prop.REAL_TOPIC + 1] - topic > TOPIC_BYTES_MAX:
         return np.int64(-1)
@@ -141,9 +138,8 @@ def _copy_edited(
 ) -> int:
     """Copy the properties source[start:stop] to log[at:] in their released form. Returns the byte after the copy.
 
-    An old origin is left out, because the record gets its own. In a record of the timer queue or of a block, the
-    level is left out too, and the times of an earlier enqueue and dequeue are replaced in place. A record of a level
-    queue has an `enqueue_ms` of -1.
+    An old origin is left out. In a record of the timer queue or of a block, the level is left out too, and earlier
+    times are replaced in place. A record of a level queue has an `enqueue_ms` of -1.
     """
     p = start
     while True:

@@ -1,7 +1,6 @@
-"""The loops over the rows of a turn: check that they match the plan, encode units, select near references.
+"""The loops over the rows of a turn: check them, encode units, select near references. Twin: `delay.timer.rows`.
 
-Rows come as two views of the same bytes: 7 columns of 64 bits and 14 of 32 (`formats.disk.turn_row`). Twin:
-`delay.timer.rows`.
+Rows come as two views of the same bytes: 7 columns of 64 bits and 14 of 32 (`formats.disk.turn_row`).
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ _SLOT_BYTES: Final = TIMER_SLOT.size
 
 
 def views(rows: npt.NDArray[Any]) -> tuple[Integers, Ints]:
-    """Return the rows of a turn as the two views that kernels take."""
     return (
         rows.view(np.int64).reshape(-1, TURN_ROW.itemsize // 8),
         rows.view(np.int32).reshape(-1, TURN_ROW.itemsize // 4),
@@ -99,8 +97,7 @@ def near_references(
 ) -> int:
     """Write the references of the rows to arm now into `refs`, in row order. Returns their number.
 
-    A message is armed if it fires by `horizon_ms`, or if no later scan finds its slot. Such a slot was scanned
-    already, or has lost its place in the wheel. The caller fills in ENQUEUE_MS.
+    These fire by `horizon_ms`, or no later scan finds their slots. The caller fills in ENQUEUE_MS.
     """
     slots = wheel.shape[0] // _SLOT_BYTES
     count = 0

@@ -53,10 +53,7 @@ class LevelGeneration(LogGeneration):
         return State.LEVEL
 
     def rebuild(self, record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> Message:
-        """Return the message for its real topic. Its stored properties keep the level.
-
-        RocketMQ: ScheduleMessageService.messageTimeUp. Raises Unreleasable.
-        """
+        """Return the message for its real topic, with its level (RocketMQ: messageTimeUp). Raises Unreleasable."""
         properties = props.without_origin(record.message.properties)
         return record.message.again(*real_queue(properties), properties)
 

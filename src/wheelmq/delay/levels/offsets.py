@@ -1,8 +1,8 @@
 """delayOffset.json: the queue offset of the first pending message of each level (RocketMQ: ScheduleMessageService).
 
-The broker itself uses the log to decide whether a message is settled. The file is for Apache RocketMQ, and its
-offsets depend only on records that are on disk. The broker adds a mark that Apache leaves out. A file without the
-mark shows that Apache used the store last. Then the file's offsets count.
+The broker itself uses the log. The file is for Apache RocketMQ, and its offsets depend only on records that are on
+disk. The broker adds a mark that Apache leaves out. A file without the mark shows that Apache used the store last. Then
+the file's offsets count.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ def is_apaches(disk: Disk, paths: StorePaths) -> bool:
 
 
 def save(disk: Disk, paths: StorePaths, offsets: Table, version: DataVersion) -> None:
-    """Write the file, with the mark. Safe off the event loop."""
     body = DelayOffsetsBody(data_version=version, offset_table=offsets, wheelmq=True)
     config_file.save(disk, paths.config_file("delayOffset.json"), body)
 

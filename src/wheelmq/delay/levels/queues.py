@@ -1,12 +1,9 @@
 """The level queues: the messages parked in SCHEDULE_TOPIC_XXXX (RocketMQ: ScheduleMessageService).
 
-The queue id of a level is the level minus one. A level's queue holds its messages in the order of their due times,
-and the tag code of a unit is the due time. So the messages due by some time are a range of queue offsets. A message
-is staged when it is below the offset `staged_to`. A turn stages and arms the messages due within the lead. The tick
-does this for messages that are due within a second and not staged yet.
-
-After the clock was set back, a message can be due before an earlier message of its queue. The broker notes this
-message.
+The queue id of a level is the level minus one. Its queue is in the order of due times, which are the tag codes of the
+units. A message is staged when it is below the offset `staged_to`. A turn stages and arms the messages due within the
+lead, and the tick those due within a second. After the clock was set back, a message can be due before an earlier
+message of its queue. The broker notes it.
 """
 
 from __future__ import annotations
@@ -67,7 +64,6 @@ class LevelQueue:
         self._latest_ms = 0
 
     def advance(self, offset: QueueOffset) -> None:
-        """Note that the messages below `offset` are staged."""
         first = QueueOffset(max(offset, self.staged_to, self.queue.start))
         self.staged_to = self.queue.skip_blanks(first)
         self.head_ms = NEVER_MS
@@ -75,10 +71,7 @@ class LevelQueue:
             self.head_ms = int(self.queue.read(self.staged_to, 1)["tag_code"][0])
 
     def grow(self, dues_ms: Integers) -> npt.NDArray[np.bool_]:
-        """Note that the units of messages due at `dues_ms` were written.
-
-        Returns which of the messages are due before an earlier message of the queue.
-        """
+        """Note new units of messages due at `dues_ms`. Returns which are due before an earlier message of the queue."""
         latest = np.maximum.accumulate(np.concatenate(([self._latest_ms], dues_ms)))
         self._latest_ms = int(latest[-1])
         if self.head_ms == NEVER_MS:
@@ -86,7 +79,6 @@ class LevelQueue:
         return np.asarray(dues_ms < latest[:-1])
 
     def has_due(self, now_ms: Millis, until_ms: int) -> bool:
-        """Return whether a message that is not staged is due by `until_ms`."""
         return self.head_ms <= until_ms or now_ms + self.delay_ms < self.head_ms < NEVER_MS
 
     def due(
@@ -119,7 +111,6 @@ class LevelQueue:
         return deliver_at_ms(int(self.queue.read(offset, 1)["tag_code"][0]), now_ms, self.delay_ms)
 
     def refs(self, offset: QueueOffset, units: Units, dues_ms: Integers) -> Refs:
-        """Return references of the messages of `units`, which begin at `offset`."""
         origins = origin_of(self.stream, offset) + np.arange(len(units))
         return ref.build(dues_ms, origins, units["position"], units["size"], ref.is_long(self.delay_ms))
 
@@ -148,14 +139,12 @@ class LevelQueues:
         return found
 
     def open_all(self) -> None:
-        """Open each level's queue that the store has."""
         keys = [key for key, _ in self._store.queues.items()]
         for topic, queue_id in keys:
             if topic == SCHEDULE_TOPIC and queue_id < LEVELS_MAX:
                 self.of(level_stream(queue_id + 1))
 
     def spans(self) -> list[LevelSpan]:
-        """Return the span of pending messages of each level, in the order of the levels."""
         found = []
         for level in self:
             first = self._done.of(level.stream).first_unset(level.queue.end)
@@ -164,11 +153,9 @@ class LevelQueues:
         return sorted(found)
 
     def offsets(self) -> dict[int, int]:
-        """Return the queue offset of the first message that is not settled, by level."""
         return {span.level: span.first for span in self.spans()}
 
     def count_pending(self) -> int:
-        """Return the number of messages that are not settled."""
         return sum(self._done.of(level.stream).count_unset(level.queue.end) for level in self)
 
     def needed_from(self) -> LogPosition:
@@ -178,10 +165,7 @@ class LevelQueues:
         return min((queue.position_from(first, otherwise) for queue, first in pending), default=otherwise)
 
     def note(self, refs: Refs) -> Refs:
-        """Note that the units of `refs` were written.
-
-        Returns the references for the notes. Messages that their level's queue stages in time are left out.
-        """
+        """Note that the units of `refs` were written. Returns those that their level's queue does not stage in time."""
         kept = np.ones(len(refs), np.bool_)
         for stream, mine in by_stream(refs[:, ref.ORIGIN]):
             if is_level(stream):
@@ -193,18 +177,13 @@ class LevelQueues:
         return min(level.head_ms for level in self._levels.values()) if self._levels else NEVER_MS
 
     def have_due(self, now_ms: Millis, until_ms: int) -> bool:
-        """Return whether a message that is not staged is due by `until_ms`."""
         return any(level.has_due(now_ms, until_ms) for level in self)
 
     def count_due(self, now_ms: Millis, until_ms: int) -> int:
-        """Return the number of messages in the present `ranges`."""
         return sum(end - first for _, first, end in self.ranges(now_ms, until_ms))
 
     def take_due(self, now_ms: Millis, until_ms: int, count_max: int) -> Refs | None:
-        """Stage messages due by `until_ms`, about `count_max` of each level. Returns their references by fire time.
-
-        Returns None when there are none.
-        """
+        """Stage messages due by `until_ms`, about `count_max` per level. Returns references by fire time, or None."""
         taken: list[Refs] = []
         for level in self._levels.values():
             if level.has_due(now_ms, until_ms):
@@ -223,8 +202,8 @@ class LevelQueues:
     def follow_clock(self, now_ms: Millis, armed: Armed) -> None:
         """If the clock was set back since the last call, bring armed messages of levels forward.
 
-        If the first message of a level is now further away than the level's delay, all armed messages of the level
-        fire at once. For messages that are not staged, delay.levels.table.deliver_at_ms does the same.
+        If the first message of a level is now further away than the level's delay, all armed messages of the level fire
+        at once. For messages that are not staged, delay.levels.table.deliver_at_ms does the same.
         """
         if now_ms < self._seen_ms:
             for stream, first_ms in armed.first_by_stream().items():
@@ -233,10 +212,10 @@ class LevelQueues:
         self._seen_ms = now_ms
 
     def ranges(self, now_ms: Millis, until_ms: int, durable: LogPosition | None = None) -> list[tuple[int, int, int]]:
-        """Return the ranges of queue offsets of messages that are due by `until_ms` and not staged, by level.
+        """Return the ranges (stream, first, end) of messages that are due by `until_ms` and not staged, by level.
 
-        A range is stream, first offset and end. It has about TURN_ROWS_MAX messages at most, and is never empty. With
-        `durable`, the records of all messages end before that log position.
+        A range has about TURN_ROWS_MAX messages at most, and is never empty. With `durable`, the records of all
+        messages end before that log position.
         """
         found: list[tuple[int, int, int]] = []
         for level in sorted(self._levels.values(), key=lambda level: level.stream):

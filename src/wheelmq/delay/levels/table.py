@@ -40,12 +40,10 @@ def level_of(levels_ms: tuple[Millis, ...], level: int) -> int:
 def deliver_at_ms(tag_ms: int, now_ms: Millis, delay_ms: int) -> Millis:
     """Return the delivery time of a message with tag code `tag_ms` (RocketMQ: correctDeliverTimestamp).
 
-    Returns `now_ms` if `tag_ms` is further away than the level's delay. Then the clock was set back, or the level
-    table was changed.
+    It is `now_ms` if `tag_ms` is further away than the delay: the clock was set back, or the level table changed.
     """
     return now_ms if tag_ms > now_ms + delay_ms else Millis(tag_ms)
 
 
 def level_delay_ms(levels_ms: tuple[Millis, ...], level: int) -> Millis:
-    """Return the delay of `level`, 1 or more. Levels above the table's last have the delay of the last."""
     return levels_ms[level_of(levels_ms, level) - 1]

@@ -1,9 +1,8 @@
 """Prepare the store for Apache RocketMQ at a clean stop, in case it runs next (RocketMQ: TimerMessageStore).
 
 Apache has no done bits. It indexes the timer queue from timercheck's offset on, and delivers every unit of the slots
-that timercheck does not mark as delivered. So a stop indexes the messages that no turn has indexed yet. It then hides
-the units of all settled messages, including cancelled ones, in the slots that Apache will still read (settled_units).
-Our own mark does not change: the next start of WheelMQ continues where the turns ended.
+not marked as delivered. So a stop indexes the other messages, and hides the units of settled ones (settled_units). Our
+own mark does not change: the next start of WheelMQ continues where the turns ended.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ def prepare(timer: Timer, last_read_ms: int) -> None:
 
 
 def _index_rest(timer: Timer, view: ReadView) -> None:
-    """Index every message of the timer queue that no turn has indexed."""
     store, settings = timer.store, timer.settings
     stop_s = store.clock.monotonic() + SECONDS_MAX
     while timer.indexed_to < timer.queue.end:

@@ -3,11 +3,8 @@
 There are three cases:
 
 - By its timercheck, Apache had indexed the message and had read its slot.
-- Apache rolled the message, although it had not read the slot of the message. The roll follows it in the log: a copy
-  whose TIMER_ROLL_TIMES is one higher. The log decides this, not Apache's timer log. If the roll was lost with the
-  last pages of the log, the message is pending.
-- Apache delivered the message after its last timercheck, in the second before it was killed. The log has the copy
-  (delay.redelivery).
+- Apache rolled the message before it read the slot. The log has a copy whose TIMER_ROLL_TIMES is one higher.
+- Apache delivered the message after its last timercheck. The log has the copy (delay.redelivery).
 """
 
 from __future__ import annotations
@@ -40,10 +37,7 @@ class Parked(NamedTuple):
 
 
 def what_is_out(parked: Parked, check: TimerCheck | None, files: MappedSequence, last_ms: int) -> Flags:
-    """Return which of `parked`, messages that no record settles, Apache RocketMQ has settled.
-
-    `files` are those of the log, and `last_ms` is the store time of its last record.
-    """
+    """Return which of `parked` Apache settled. `last_ms` is the store time of the last record in `files`, the log."""
     out = np.zeros(len(parked.indices), np.bool_)
     if check is not None:
         indexed = parked.indices < check.queue_offset

@@ -1,9 +1,8 @@
 """Count the parked messages of each slot, and reject sends for a full slot (RocketMQ: TimerMessageStore.isReject).
 
-Up to the limit, every send is accepted. Above it, a growing share of the sends is rejected; from twice the limit on,
-all of them. Apache counts indexed messages. WheelMQ counts a message from its park on, in the slot of its due time,
-until it is cancelled. A slot that is a round of the wheel or more away has no place yet. Its messages count once they
-have rolled near enough.
+Above the limit, a growing share of the sends is rejected; from twice the limit on, all of them. Apache counts indexed
+messages. WheelMQ counts a message from its park on, in the slot of its due time, until it is cancelled. A slot that is
+a round of the wheel or more away has no place yet. Its messages count once they have rolled near enough.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ class Congestion:
         return refused
 
     def waiting(self, due_ms: int) -> int:
-        """Return the number of parked messages in the slot of `due_ms`."""
         time = self._time(due_ms)
         row = self.table[time % len(self.table)]
         return int(row[WAITING]) if row[TIME] == time else 0
@@ -63,7 +61,6 @@ class Congestion:
             self.add(due_ms, store_ms)
 
     def remove(self, due_ms: int) -> None:
-        """Subtract a cancelled message from the slot of `due_ms`."""
         time = self._time(due_ms)
         row = self.table[time % len(self.table)]
         if row[TIME] == time and row[WAITING] > 0:

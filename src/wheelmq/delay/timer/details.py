@@ -1,9 +1,7 @@
 """Read the details of timer log units in batches: due times by queue offset, slots of pending messages.
 
 A detail says which message a unit names and when that message is due (formats.disk.timer_detail). So a start, a count
-and a listing need not read the records of messages whose units have a detail.
-
-Twin: `formats.kernels.timer_detail`.
+and a listing need not read the records of these messages. Twin: `formats.kernels.timer_detail`.
 """
 
 from __future__ import annotations
@@ -21,10 +19,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def fill_due_times(units: Units, first: int, due_ms: Integers, topic_hashes: Integers) -> None:
-    """Fill in due time and topic hash, by queue offset from `first` on, of the messages that `units` name.
-
-    The row of a message is unchanged if no unit has a detail with its due time.
-    """
+    """Fill in due time and topic hash by queue offset from `first` on. Rows without a known due time stay."""
     if jit.available():
         kernel.due_times(_raw(units), 0, len(units), first, due_ms, topic_hashes)
         return
@@ -37,10 +32,10 @@ def fill_due_times(units: Units, first: int, due_ms: Integers, topic_hashes: Int
 
 
 def fill_slots(units: Units, offsets: Integers, positions: Integers, sizes: Integers, slots_ms: Integers) -> None:
-    """Fill in the slot of each message that a unit names. If several units name it, the last one counts.
+    """Fill in the slot of each message that a unit names. The last unit counts.
 
-    `offsets`, which are sorted, are the queue offsets of the messages. `positions` and `sizes` describe their
-    records. A unit that names the queue offset with another record makes the slot -1.
+    `offsets`, sorted, are queue offsets. `positions` and `sizes` describe the messages' records. A unit that names the
+    queue offset with another record makes the slot -1.
     """
     if jit.available():
         kernel.slots_of(_raw(units), 0, len(units), offsets, positions, sizes, slots_ms)
@@ -63,6 +58,5 @@ def slots_of(timer_log: TimerLog, end: int, offsets: Integers, positions: Intege
 
 
 def _raw(units: Units) -> npt.NDArray[np.uint8]:
-    """Return the bytes of `units`, which lie end to end."""
     assert units.dtype == TIMER_UNIT.dtype, units.dtype
     return units.view(np.uint8).reshape(-1)[: len(units) * TIMER_UNIT.size]

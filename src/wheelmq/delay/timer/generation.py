@@ -20,8 +20,6 @@ from wheelmq.store.consume_queue import ConsumeQueue
 
 
 class TimerGeneration(LogGeneration):
-    """The messages in the timer queue."""
-
     topic = TIMER_TOPIC
 
     def __init__(self, timer: Timer) -> None:
@@ -50,8 +48,6 @@ class TimerGeneration(LogGeneration):
         return self._timer.needed_from()
 
     def _known(self, stream: Stream, first: int, stop: int) -> Known:
-        """Return the function that takes due times and topics from the details of the timer log."""
-
         def known(offsets: Integers, tags: Integers) -> tuple[Integers, Integers, Integers]:
             if not len(offsets):
                 return offsets, offsets, offsets

@@ -1,7 +1,7 @@
 """The index lane: the broker indexes the timer queue itself, in bounded steps, while the pipeline is away.
 
-A job off the loop reads and decides a range of the timer queue with the code of the pipeline's tasks (`staging`). The
-tick then applies it as a turn of the broker's own epoch. Only messages that are on disk are indexed.
+A job off the loop reads and decides messages on disk with the pipeline's code (`staging`). The tick applies them as a
+turn of the broker's own epoch.
 """
 
 from __future__ import annotations
@@ -34,23 +34,20 @@ class IndexLane:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job runs or its result was not taken yet."""
         return self._plan is not None
 
     @property
     def has_result(self) -> bool:
-        """Whether a job has ended and its result was not taken yet."""
         return self._result is not None
 
     def has_work(self, now_ms: Millis) -> bool:
-        """Return whether the lane may index messages, and there are some."""
         timer = self._timer
         return timer.queue.end > timer.indexed_to and not timer.settings.stop_enqueue and timer.wheel_has_room(now_ms)
 
     def start(self, now_ms: Millis, durable: LogPosition) -> bool:
-        """Start a job over messages that lie below `durable`. The broker must hold the lease itself.
+        """Start a job over messages below `durable`; False without any. The broker must hold the lease.
 
-        Returns False if there are no such messages. Raises OSError when a file cannot be mapped.
+        Raises OSError when a file cannot be mapped.
         """
         timer = self._timer
         assert timer.turns.plan is None and self._plan is None
@@ -74,10 +71,10 @@ class IndexLane:
         self._result = result
 
     def take(self) -> int:
-        """Apply the result of the job that ended, as a turn of the broker.
+        """Apply the result of the job that ended, as a turn of the broker. Returns the number of indexed messages.
 
-        Drops the result if a pipeline has opened a lease meanwhile. Returns the number of indexed messages. Raises
-        the error of the job. Raises OSError when the units do not fit on the disk; then nothing is changed.
+        Drops the result if a pipeline has opened a lease meanwhile. Raises the error of the job, and OSError with
+        nothing changed when the units do not fit on the disk.
         """
         plan, result, timer = self._plan, self._result, self._timer
         assert plan is not None and result is not None

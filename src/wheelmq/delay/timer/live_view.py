@@ -1,7 +1,6 @@
 """Views of the store over the files that the broker has open, for staging without a pipeline.
 
-A view for a job off the loop holds its files and a copy of its slots. The job reads only bytes that no longer change:
-records of the commit log, queue units and timer log units below the ends at the time of the view.
+A job off the loop reads only held files, below their ends at the time of the view, and a copy of its slots.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class LiveView:
 
     @classmethod
     def of_slots(cls, timer: Timer, after_ms: int, through_ms: int) -> Self:
-        """Return a view for a scan of the slots later than `after_ms` up to `through_ms`, off the loop.
+        """Return a view for a scan of the slots after `after_ms` up to `through_ms`, off the loop. Raises OSError.
 
-        Slots are copied, because the loop writes them. Raises OSError when a file cannot be mapped.
+        Slots are copied, because the loop writes them.
         """
         wheel, precision_ms = timer.wheel, timer.settings.precision_ms
         times = np.arange(after_ms // precision_ms + 1, through_ms // precision_ms + 1)
@@ -57,10 +56,7 @@ class LiveView:
 
     @classmethod
     def of_queue(cls, timer: Timer, first: int, end: int) -> Self:
-        """Return a view for indexing the queue offsets from `first` to `end`, off the loop.
-
-        Raises OSError when a file cannot be mapped.
-        """
+        """Return a view for indexing the queue offsets from `first` to `end`, off the loop. Raises OSError."""
         queue, log = timer.queue.files, timer.store.log
         units = timer.queue.read(QueueOffset(first), end - first)
         oldest, newest = int(units["position"].min()), int(units["position"].max())
@@ -72,7 +68,6 @@ class LiveView:
         return self._timer_queue
 
     def block_queue(self, name: str) -> Files:
-        """Raise AssertionError: blocks have their own lane."""
         raise AssertionError(name)
 
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
@@ -83,5 +78,4 @@ class LiveView:
 
 
 def _none_of(timer: Timer) -> HeldFiles:
-    """Return no files, for the part of a view that its job does not read."""
     return HeldFiles(timer.log.files, 0, -1)

@@ -59,7 +59,6 @@ class TimerLog:
     def _write(
         file: MappedFile, at: int, base: int, units: Units, slots_ms: npt.NDArray[np.int64], wheel: TimerWheel
     ) -> None:
-        """Write units end to end into one file, and link each into its slot."""
         if jit.available():
             kernel.append_units(
                 wheel.bytes,
@@ -110,7 +109,6 @@ class TimerLog:
             yield position, np.frombuffer(file.view, TIMER_UNIT.dtype, max(count, 0), at)
 
     def _whole_until(self, end: int) -> int:
-        """Return the position of the first incomplete unit below `end`, or `end`."""
         for position, units in self._pieces(self.files.start, end):
             whole = _whole(units)
             if whole < len(units):
@@ -118,7 +116,7 @@ class TimerLog:
         return end
 
     def sums_job(self, end: int) -> Callable[[], dict[int, int]]:
-        """Return a job that computes the checksum of the units before `end` for each file, by the file's start.
+        """Return a job that computes each file's checksum of the units before `end`, by the file's start.
 
         The sums cover times and records, which never change. The job may run off the loop, one job at a time.
         """
@@ -144,9 +142,8 @@ class TimerLog:
     def drop_before(self, position: int, record_position: int) -> Callable[[], None] | None:
         """Drop the files before timer log position `position` whose units name records before `record_position`.
 
-        Returns the job that removes them, or None. The records are in the order of their units, except a few that
-        were indexed again. The unit of such a record may be dropped too early; then a start indexes its message
-        again.
+        Returns the job that removes them, or None. The unit of a record that was indexed again may be dropped too
+        early; then a start indexes its message again.
         """
         upto = self.files.start
         while (behind := upto + self.files.file_bytes) <= position and behind < self.end:
@@ -159,8 +156,8 @@ class TimerLog:
     def rebuild(self, wheel: TimerWheel, end: int) -> None:
         """Cut the log at `end`, or before the first incomplete unit, and link the rest into an empty wheel.
 
-        Corrects a unit that names another previous unit than its slot has. A unit that a clean stop hid gets its
-        magic back, so its slot counts it as before.
+        Corrects a unit that names another previous unit than its slot has. A unit that a clean stop hid gets its magic
+        back, so its slot counts it as before.
         """
         end = self._whole_to = self._whole_until(end)
         self._sums = {start: known for start, known in self._sums.items() if known[0] <= end}
@@ -204,6 +201,5 @@ class TimerLog:
 
 
 def _whole(units: Units) -> int:
-    """Return the number of complete units before the first incomplete one."""
     good = (units["size"] == TIMER_UNIT.size) & (units["magic"] & ~0xF == 0)
     return len(units) if good.all() else int(np.argmin(good))

@@ -14,10 +14,7 @@ PAGES_AHEAD_BYTES: Final = 4 << 20
 
 
 class TimerLogPreallocator:
-    """Populates the next pages of the timer log, and creates its next file.
-
-    It creates the file when three quarters of the last one are filled. Most stores never fill the first file.
-    """
+    """Populates the next pages of the timer log, and creates its next file when the last one is three quarters full."""
 
     def __init__(
         self, timer_log: TimerLog, making: Worker, populating: Worker, clock: Clock, *, creates_files: bool = True
@@ -30,7 +27,6 @@ class TimerLogPreallocator:
         self._pages = PagePreallocator(files, populating, clock, PAGES_AHEAD_BYTES // 2)
 
     def poll(self) -> None:
-        """Start the preparations that are due. Each tick calls this. Without work it is cheap."""
         end = self._log.end
         self._files.poll(end)
         self._pages.poll(end, PAGES_AHEAD_BYTES, stores=True)

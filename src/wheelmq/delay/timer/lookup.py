@@ -42,10 +42,7 @@ class FoundTimer(NamedTuple):
 
 
 def find_cancelled(timer: Timer, generations: Generations, cancel: dict[str, str]) -> tuple[list[FoundTimer], bool]:
-    """Find the pending messages that a parked cancel with the properties `cancel` names, in either form of the key.
-
-    Returns and raises the same as `find_parked`.
-    """
+    """Find the pending messages that a parked cancel with the properties `cancel` names, as `find_parked` does."""
     for key in delete_keys(cancel):
         pending, settled = find_parked(timer, generations, key)
         if pending or settled:
@@ -54,10 +51,10 @@ def find_cancelled(timer: Timer, generations: Generations, cancel: dict[str, str
 
 
 def find_parked(timer: Timer, generations: Generations, key: str) -> tuple[list[FoundTimer], bool]:
-    """Find the pending messages that the delete key names.
+    """Find the pending messages that the delete key, in its long form, names.
 
-    The key is in the long form. Returns the messages, and whether the key also names a settled message that the store
-    still has. Raises IndexDamaged, ChainTooLong when the message index cannot answer.
+    Returns them, and whether the key also names a settled message that the store still has. Raises IndexDamaged,
+    ChainTooLong when the message index cannot answer.
     """
     return _choose(timer, key, _with_key(timer, generations, key))
 
@@ -92,10 +89,7 @@ def _choose(timer: Timer, key: str, found: Iterable[tuple[Origin, Record]]) -> t
 
 
 def _with_key(timer: Timer, generations: Generations, key: str) -> Iterator[tuple[Origin, Record]]:
-    """Yield origin and record of each message that may have the delete key.
-
-    Messages that are indexed by key come first, the oldest of each stream first; then those of the running tick.
-    """
+    """Yield origin and record of each message that may have the delete key: indexed ones first, the oldest first."""
     code = key_hash(key)
     found = {origin: generations.of(origin).record_of(origin) for origin in timer.pending.keys.find(code)}
     found |= _in_message_index(timer, key)

@@ -1,8 +1,8 @@
 """The timer's mark, in two slots written in turn, and Apache's timercheck.
 
-Recovery trusts the mark: each queue offset of the timer queue below E has its unit in the timer log below T. So the
-mark is written only after the timer log is on disk up to T. Timercheck says the same to Apache, and which messages
-are settled. So it is written only after the commit log, too, is on disk up to its end at that time.
+Recovery trusts the mark: each queue offset of the timer queue below E has its unit in the timer log below T. So it is
+written only after the timer log is on disk up to T. Timercheck says the same to Apache, and which messages are settled.
+So it is written only after the commit log, too, is on disk up to its end at that time.
 """
 
 from __future__ import annotations
@@ -94,7 +94,6 @@ class TimerCheck(NamedTuple):
 
 
 def load_check(disk: Disk, paths: StorePaths) -> TimerCheck | None:
-    """Return the timercheck of the store, or None."""
     raw = disk.read(paths.config_file("timercheck"))
     return TimerCheck(*TIMER_CHECK.unpack(raw).values()) if raw and len(raw) >= TIMER_CHECK.size else None
 

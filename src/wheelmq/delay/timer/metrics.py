@@ -1,7 +1,6 @@
 """The number of pending messages per topic, stored for Apache in config/timermetrics (RocketMQ: TimerMetricsTable).
 
-The counts are the timer's own. They are counted again from the state at every start and once a day (`delay.recount`).
-A cancel without a message subtracts nothing. The file gives the counts to Apache, and keeps the version across stops.
+The timer's counts are recounted at every start and once a day (`delay.recount`). The file keeps the version.
 """
 
 from __future__ import annotations
@@ -91,16 +90,12 @@ class TimerMetricsTable:
         return self._table
 
     def close(self) -> None:
-        """Write the table to disk, for a clean stop. Raises OSError."""
         job = self.save_job()
         if job is not None:
             job()
 
     def save_job(self) -> Callable[[], None] | None:
-        """Return a job that writes the table to disk, or None if it has not changed. The job may run off the loop.
-
-        If the job fails, the next call returns one again.
-        """
+        """Return a job that writes the table, off the loop too; None without changes. Failed writes are repeated."""
         table = self.table()
         version = table.data_version.counter
         if version == self._saved:

@@ -27,7 +27,6 @@ def index_plan(timer: Timer, first: int, end: int, write_ms: int) -> TurnPlan:
 
 
 def index_rows(view: ReadView, plan: TurnPlan, roll_window_ms: int, precision_ms: int) -> TurnRows:
-    """Return the rows of an index plan, with slots and fire times. Raises StoreUnreadable."""
     rows = staging.read_index(view, plan.index_from, plan.index_to, write_ms=plan.write_ms, turn=plan.turn)
     return staging.decide(rows, roll_window_ms, precision_ms)
 

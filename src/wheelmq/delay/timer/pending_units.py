@@ -40,17 +40,12 @@ def pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int6
 
 
 def pending_in(timer: Timer, ends: Mapping[Stream, int]) -> npt.NDArray[np.int64]:
-    """Return the rows of `pending_units` of several streams, by the end of each. Copies them only if necessary."""
     found = [rows for stream, end in ends.items() if len(rows := pending_units(timer, stream, end))]
     return found[0] if len(found) == 1 else np.concatenate([NO_UNITS, *found])
 
 
 def origins_of_none(timer: Timer, stream: Stream) -> npt.NDArray[np.int64]:
-    """Return the origins whose units name no intact message, if the log has damaged records.
-
-    Such a unit names a damaged record. Or it is a blank after the queue's first message, because the record has lost
-    its queue offset.
-    """
+    """Return the origins whose units name a damaged record, or are blanks because it lost its queue offset."""
     queue, damaged = timer.queue_of(stream), sorted(timer.store.log.damaged)
     index = int(queue.skip_blanks(queue.start))
     found = [np.empty(0, np.int64)]
@@ -62,7 +57,6 @@ def origins_of_none(timer: Timer, stream: Stream) -> npt.NDArray[np.int64]:
 
 
 def are_queued(timer: Timer, origins: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return which of `origins` lie before the ends of their queues."""
     found = np.zeros(len(origins), np.bool_)
     for stream, mine in by_stream(origins):
         found[mine] = origins[mine] < origin_of(stream, timer.queue_of(stream).end)
@@ -84,10 +78,7 @@ def tag_codes(queue: ConsumeQueue, offsets: npt.NDArray[np.int64]) -> npt.NDArra
 def can_be_records(
     positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], files: MappedSequence, log_end: LogPosition
 ) -> bool:
-    """Return whether positions and sizes can be those of records in order before `log_end`.
-
-    Reads STEP_ROWS rows at a time: ten million rows need no temporary array of their size.
-    """
+    """Return whether these can be records in order before `log_end`. Reads STEP_ROWS rows at a time, to save memory."""
     end = files.start
     for first in range(0, len(positions), STEP_ROWS):
         begins, mine = positions[first : first + STEP_ROWS].copy(), sizes[first : first + STEP_ROWS].copy()

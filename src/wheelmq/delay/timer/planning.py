@@ -19,9 +19,9 @@ from wheelmq.system.failpoint import reach
 def make_plan(
     timer: Timer, broker: str, now_ms: Millis, durable: LogPosition, blocks: BlockWindow | None = None
 ) -> TurnPlan | None:
-    """Create the plan of the next turn over the part of the log up to `durable`, which is on disk.
+    """Create the plan of the next turn over the log up to `durable`, which is on disk; None for an empty plan.
 
-    The scan begins where the broker's own scan ended, if that is later than S. Returns None for an empty plan.
+    The scan begins where the broker's own scan ended, if that is later than S.
     """
     walk = timer.scans.next_walk(now_ms)
     indexes = timer.wheel_has_room(now_ms) and not timer.settings.stop_enqueue
@@ -51,7 +51,6 @@ def make_plan(
 
 
 def walk_units(timer: Timer, plan: TurnPlan) -> npt.NDArray[np.int32]:
-    """Return the number of units in each slot that `plan` scans."""
     return timer.wheel.units_between(plan.walk_after_ms, plan.walk_through_ms)
 
 

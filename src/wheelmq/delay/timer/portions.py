@@ -1,8 +1,8 @@
 """Portions of a store for tasks that cannot map it. The broker reads them off its loop.
 
-The reader has its own view of the store, as a task that maps the store has. So it never touches data that the loop
-changes. It returns only bytes that are on disk (invariant I4): records below `OnDisk.log`, queue units that name such
-records, timer log units below `OnDisk.timer_log`, and the units of the plan's blocks.
+The reader has its own view of the store, so it never touches data that the loop changes. It returns only bytes that are
+on disk (invariant I4): records below `OnDisk.log`, queue units that name such records, timer log units below
+`OnDisk.timer_log`, and the units of the plan's blocks.
 """
 
 from __future__ import annotations
@@ -63,13 +63,9 @@ class PortionReader:
         self._turn = (-1, -1)
         self._view: StoreView | None = None
         self.bytes_read = 0
-        """Bytes of the portions that were read."""
 
     def read(self, turn: tuple[int, int], kind: FileKind, name: str, ranges: Ranges, on_disk: OnDisk) -> Portion:
-        """Read as `read_portion` does, from the files as they are in this turn.
-
-        `turn` is epoch and turn, because a turn may be planned again in a later epoch.
-        """
+        """Read as `read_portion` does, from this turn's files. `turn` is epoch and turn: turns may be planned again."""
         if self._view is None or turn != self._turn:
             self._turn, self._view = turn, StoreView(self._root, self._sizes)
         try:

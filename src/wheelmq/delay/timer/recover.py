@@ -1,13 +1,12 @@
 """Recover the timer from the files alone, without Spark.
 
-While the store scans its log, this module collects parked and settled messages. Then it cuts the timer log at T,
-links its units into an empty wheel, and stages the messages that fire within the lead. It finds an indexed message by
-its unit, and any other one by its place in the timer queue at or after E. When a message is in neither place, E goes
-back to it, which is logged.
+While the store scans its log, this module collects parked and settled messages. Then it cuts the timer log at T, links
+its units into an empty wheel, and stages the messages that fire within the lead. It finds an indexed message by its
+unit, and any other one by its place in the timer queue at or after E. When a message is in neither place, E goes back
+to it, which is logged.
 
-With a snapshot of the log up to P, the scan begins at P. The snapshot has the messages settled before P as bits. The
-pending ones are found in the timer queue, and their records are read, unless their units suffice (unread_records). So
-a start reads only pending and new records.
+With a snapshot of the log up to P, the scan begins at P. The snapshot has the settled messages before P as bits. The
+pending ones are found in the timer queue, and their records are read, unless their units suffice (unread_records).
 """
 
 from __future__ import annotations
@@ -65,25 +64,17 @@ class TimerRecovery:
 
     @property
     def blocks_gone(self) -> dict[int, LogPosition]:
-        """The deleted blocks that the snapshot names."""
         return self._state.blocks_gone
 
     def on_rows(self, rows: Rows, names: InternedNames) -> None:
-        """Note the messages that the records park and settle."""
         self._state.records.add(rows, names)
 
     def resume(self) -> Snapshot | None:
-        """Take over the snapshot from whose position the log scan begins.
-
-        The queues of the store must be open. Returns None without a trustworthy snapshot. Raises OSError.
-        """
+        """Take over the snapshot from which the log scan begins, or return None. Needs open queues. Raises OSError."""
         return resume.resume(self._state)
 
     def finish(self, index: MessageIndex | None) -> None:
-        """Prepare the timer: done bits, wheel, armed references, notes, keys, counts. Raises SnapshotWrong.
-
-        From now on, `index` finds the messages in the log by their keys.
-        """
+        """Prepare the timer, which finds messages in the log by `index` from now on. Raises SnapshotWrong."""
         self._state.index = index
         for phase in PHASES:
             phase(self._state)

@@ -7,9 +7,9 @@
             the unit, or with the timer queue and the record
     queue   position, size and fire time with the queue of the level
 
-Units of Apache and of older stores have no detail. Among their rows, the check compares the fire time of EXACT_ROWS
-rows with the record. A wrong fire time of another row delays its message by one slot at most. It never makes a
-message early, because a release reads the record.
+Units of Apache and of older stores have no detail. Among their rows, the fire time of EXACT_ROWS rows is compared with
+the record. A wrong fire time of another row delays its message by one slot at most, and never makes it early, because a
+release reads the record.
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ class RowCheck:
     # Index ---------------------------------------------------------------------------------------------------------
 
     def _check_index(self, rows: TurnRows, first: int, plan: TurnPlan) -> None:
-        """Check rows in queue order, of the timer queue from offset `first` on."""
         _must_agree(rows, _range_of(self._timer.queue, first, len(rows)), KIND_INDEX)
         magic, slots, fires = rows["magic"], rows["slot_ms"], rows["fire_ms"]
         _reject(KIND_INDEX, rows, (magic & ~MAGIC_BITS != 0) | (magic & MAGIC_DEFAULT == 0), "an invalid magic")
@@ -102,7 +101,6 @@ class RowCheck:
         self._compare_with_records(rows[~is_known], KIND_INDEX, plan)
 
     def _is_in_slot(self, slots_ms: Positions, fires_ms: Positions) -> Flags:
-        """Return which slots are aligned and hold their fire times."""
         in_slot: Flags = (slots_ms % self._precision_ms == 0) & (slots_ms < fires_ms)
         in_slot &= fires_ms - slots_ms <= self._precision_ms
         return in_slot
@@ -139,7 +137,6 @@ class RowCheck:
         return is_expired
 
     def _check_without_detail(self, rows: TurnRows, plan: TurnPlan) -> None:
-        """Check origin and fire time of walk rows whose units have no detail."""
         slots_ms, fires_ms = rows["slot_ms"], rows["fire_ms"]
         rolls = rows["magic"] & MAGIC_ROLL != 0
         is_known = np.where(rolls, fires_ms == slots_ms + 1, self._is_in_slot(slots_ms, fires_ms))
@@ -159,7 +156,6 @@ class RowCheck:
         return _units_at(files, np.concatenate([np.empty(0, np.int64), *found]))
 
     def _has_its_origin(self, rows: TurnRows) -> Flags:
-        """Return for each row whether the timer queue has its record at the index of its origin."""
         queue, origins = self._timer.queue, rows["origin"]
         is_there: Flags = origins >> INDEX_BITS == TIMER_STREAM
         indices = origins & INDEX_MASK
@@ -211,7 +207,6 @@ class RowCheck:
 
 
 def check_order(rows: TurnRows, kind: str) -> None:
-    """Check that `rows` are in the order of their fire times, in which they are armed. Raises TurnRejected."""
     fires = rows["fire_ms"]
     if len(fires) > 1 and (fires[1:] < fires[:-1]).any():
         raise TurnRejected(f"{kind}: rows are not in the order of their fire times")
@@ -243,7 +238,6 @@ def _must_agree(rows: TurnRows, units: Units, kind: str) -> None:
 
 
 def _reject(kind: str, rows: TurnRows, is_wrong: Flags, why: str) -> None:
-    """Raise TurnRejected for the first wrong row, if there is one."""
     if not is_wrong.any():
         return
     row = rows[int(np.argmax(is_wrong))]
@@ -254,7 +248,6 @@ def _reject(kind: str, rows: TurnRows, is_wrong: Flags, why: str) -> None:
 
 
 def _units_at(files: MappedSequence, positions: Positions) -> _TimerUnits:
-    """Return the timer log units at `positions`, in their order."""
     found = _TimerUnits(*(np.empty(len(positions), np.int64) for _ in _TimerUnits._fields))
     bases = positions - positions % files.file_bytes
     count = files.file_bytes // TIMER_UNIT.size

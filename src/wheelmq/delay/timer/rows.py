@@ -34,7 +34,6 @@ def are_in_order(rows: TurnRows, first: Origin) -> bool:
 
 
 def are_the_origins(rows: TurnRows, origins: npt.NDArray[np.int64]) -> bool:
-    """Return whether `rows`, in their `order`, have the origins `origins`."""
     order = rows["order"]
     if len(rows) != len(origins) or (len(rows) and (order.min() < 0 or order.max() >= len(rows))):
         return False
@@ -61,10 +60,7 @@ def units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArr
 
 
 def near_refs(rows: TurnRows, horizon_ms: int, walked_ms: int, wheel: TimerWheel) -> Refs:
-    """Return references to the messages to arm now, in the order of `rows`.
-
-    These are the messages that fire by `horizon_ms`, and those in slots that no scan will reach (`out_of_reach`).
-    """
+    """Return references to the messages to arm now: by `horizon_ms`, or `out_of_reach`; in the order of `rows`."""
     if jit.available():
         refs = ref.make(len(rows))
         count = kernel.near_references(
@@ -86,7 +82,6 @@ def refs_of_rows(rows: TurnRows) -> Refs:
 def out_of_reach(slots_ms: npt.NDArray[np.int64], walked_ms: int, wheel: TimerWheel) -> npt.NDArray[np.bool_]:
     """Return which slots no scan will reach. Their messages must be armed, however far off they are.
 
-    Such a slot has no place in the wheel, or it was already scanned. In a scanned slot, a record of Apache may still
-    be due later than its slot.
+    Such a slot has no place in the wheel, or was already scanned. A record of Apache may be due later than its slot.
     """
     return (slots_ms <= walked_ms) | ~wheel.holds(slots_ms)

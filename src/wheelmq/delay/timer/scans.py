@@ -1,7 +1,6 @@
 """The slots of the wheel that were scanned: by turns up to S, and by the broker itself up to A.
 
-docs/formats/timer.md defines S. The messages of a scanned slot are armed or settled. The wheel lane moves A when no
-turn comes in time (`wheel_lane`). A start sets S again, so both times are in memory only.
+Their messages are armed or settled. A start sets S (docs/formats/timer.md) again, so both are in memory only.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ class NextWalk(NamedTuple):
 
 
 class SlotScans:
-    """How far the slots were scanned, and the slots that could not be read."""
-
     def __init__(self, wheel: TimerWheel, lead_ms: int) -> None:
         self._wheel = wheel
         self._lead_ms = lead_ms
@@ -58,7 +55,6 @@ class SlotScans:
     # Turns ---------------------------------------------------------------------------------------------------------
 
     def walk_to(self, through_ms: int) -> None:
-        """Set S."""
         self.walked_through_ms = through_ms
 
     def next_walk(self, now_ms: Millis) -> NextWalk:
@@ -80,7 +76,6 @@ class SlotScans:
         self.walked_through_ms = goal if filled_ms is None else filled_ms - self._wheel.precision_ms
 
     def has_units_to_walk(self, now_ms: Millis) -> bool:
-        """Return whether a slot within the lead that no turn scanned has units."""
         return self._wheel.first_filled(self.walked_through_ms, self.lead_end_ms(now_ms)) is not None
 
     def run_short(self, now_ms: Millis) -> bool:
@@ -90,7 +85,6 @@ class SlotScans:
     # The wheel lane ------------------------------------------------------------------------------------------------
 
     def note_scanning(self, through_ms: int) -> None:
-        """Note that a scan of the broker up to `through_ms` has begun."""
         self.scanning_through_ms = max(self.scanning_through_ms, through_ms)
 
     def note_scanned(self, through_ms: int) -> None:

@@ -3,8 +3,8 @@
 Apache skips a unit with the magic of a delete whose record names no message to delete. A bit of our own in the magic
 marks such a unit, so that the next start of WheelMQ restores it (TimerLog.rebuild).
 
-The functions here read no record. The units of the timer queue are in log order. So the log position in a unit of the
-timer log yields the queue offset of its message, and the offset yields the done bit.
+No record is read: the units of the timer queue are in log order. So the log position in a unit of the timer log yields
+the queue offset of its message, and the offset yields the done bit.
 """
 
 from __future__ import annotations

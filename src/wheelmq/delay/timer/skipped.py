@@ -1,7 +1,6 @@
 """Slots that the broker could not read. It skips them, so that later slots are in time.
 
-Their messages are still pending. So each slot counts as overdue, and is retried until the broker can read it. The
-next start reads all pending messages again, and begins with no skipped slot.
+Each counts as overdue, and is retried. A start reads all pending messages again and has no skipped slot.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ PAUSE_MS: Final = 1000
 
 
 class SkippedSlot(NamedTuple):
-    """A slot, and the number of its units and pending messages."""
-
     slot_ms: int
     units: int
     """Units of its chain."""
@@ -44,13 +41,11 @@ class SkippedSlots:
         self.postpone(slot.slot_ms, monotonic_ms)
 
     def postpone(self, slot_ms: int, monotonic_ms: int) -> None:
-        """Set the time of the next try of a slot, after a try."""
         self._retries_ms.pop(slot_ms, None)
         self._retries_ms[slot_ms] = monotonic_ms + RETRY_MS
         self._pause_until_ms = monotonic_ms + PAUSE_MS
 
     def drop(self, slot_ms: int) -> None:
-        """Remove a slot that was read."""
         del self._slots[slot_ms], self._retries_ms[slot_ms]
 
     def next_retry_ms(self) -> int | None:
@@ -60,16 +55,13 @@ class SkippedSlots:
         return max(self._pause_until_ms, next(iter(self._retries_ms.values())))
 
     def to_retry(self, monotonic_ms: int) -> SkippedSlot | None:
-        """Return the slot whose next try is due; None when none is."""
         next_ms = self.next_retry_ms()
         if next_ms is None or next_ms > monotonic_ms:
             return None
         return self._slots[next(iter(self._retries_ms))]
 
     def first_ms(self) -> int | None:
-        """Return the time of the first skipped slot; None without one."""
         return min(self._slots, default=None)
 
     def messages_through(self, slot_ms: int) -> int:
-        """Return the number of messages in the skipped slots up to `slot_ms`."""
         return sum(slot.messages for slot in self._slots.values() if slot.slot_ms <= slot_ms)

@@ -1,8 +1,6 @@
 """The snapshot of done bits: the messages that were settled when a store of Apache RocketMQ was adopted.
 
-Apache's deliveries leave no origin in the log, so a scan of the log cannot find them. Timercheck is ours from the
-adoption on. All messages that WheelMQ settles are in the log. So the snapshot is written when a store is adopted, and
-again when Apache had the store in between.
+Apache's deliveries leave no origin in the log, as WheelMQ's do. So each adoption of a store writes a snapshot.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
     queue   queue offsets of a level -> a row for each, with the due time of its unit
     decide  the slot of a row; whether it rolls; when it fires
 
-This module does not use Spark. The pipeline runs `decide` as DataFrame operations. The function here is its twin, and
-the oracle of tests.
+This module does not use Spark. The pipeline runs `decide` as DataFrame operations, and the function here is its twin.
 """
 
 from __future__ import annotations
@@ -99,8 +98,7 @@ def read_queues(
 ) -> StagedRows:
     """Return the rows for the queue offsets of level queues that `ranges` name.
 
-    `now_ms` is the time of the plan. A message that is due later than `now_ms` plus its level's delay is due at
-    `now_ms`.
+    A message that is due later than `now_ms`, the time of the plan, plus its level's delay is due at `now_ms`.
     """
     parts = [np.zeros(0, STAGED_ROW)]
     for number, first, end in ranges:
@@ -120,10 +118,7 @@ def read_queues(
 
 
 def pieces(queues: Sequence[Sequence[int]], first: int, end: int) -> list[Piece]:
-    """Return the part of a plan's queues with its messages from number `first` to before number `end`.
-
-    The numbers run through all queues, one queue after another.
-    """
+    """Return the part of a plan's queues with the messages from number `first` to before `end`, over all queues."""
     found, at = [], 0
     for stream, start, stop in queues:
         piece = (stream, max(start, start + first - at), min(stop, start + end - at))
@@ -186,10 +181,7 @@ def read_walk(
 
 
 def _read_intact(view: ReadView, rows: StagedRows) -> list[int]:
-    """Fill in the rows whose records can be read, and leave the others without an origin.
-
-    Returns the log positions of the others. Halves the rows until it has found them.
-    """
+    """Fill in the rows whose records can be read. Returns the log positions of the others, which get no origin."""
     read = rows.copy()
     try:
         read_records(view, read)
@@ -258,11 +250,7 @@ def read_records(view: ReadView, rows: StagedRows) -> None:
 
 
 def _pass_over_gone(view: ReadView, rows: StagedRows) -> int:
-    """Fill in the rows at the front whose records have expired, and return their number.
-
-    A scan may find such units of messages that were settled long ago. Their rows get NO_ORIGIN, so they count as
-    settled.
-    """
+    """Fill in the rows at the front with expired records, and return their number. NO_ORIGIN means settled."""
     count = int(np.searchsorted(rows["position"], view.log.start))
     if not (rows["kind"][:count] == WALK).all():
         raise StoreUnreadable(f"log position {rows['position'][0]} is before the start of the log, {view.log.start}")

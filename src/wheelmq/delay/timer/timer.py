@@ -48,11 +48,9 @@ class Timer:
         self.scans = SlotScans(self.wheel, settings.lead_ms)
 
     def ends(self) -> dict[Stream, QueueOffset]:
-        """Return the ends of the streams in the commit log: the timer queue and the levels."""
         return {TIMER_STREAM: self.queue.end, **{level.stream: level.queue.end for level in self.pending.levels}}
 
     def queue_of(self, stream: Stream) -> ConsumeQueue:
-        """Return the queue of a stream. Each message is at the index of its origin."""
         return self.queue if stream == TIMER_STREAM else self.pending.levels.of(stream).queue
 
     def take_stop_enqueue(self) -> None:
@@ -70,7 +68,6 @@ class Timer:
         self.indexed_to = first
 
     def skip_blanks(self) -> None:
-        """Move E over blanks of the timer queue."""
         self.indexed_to = self.queue.skip_blanks(QueueOffset(self.indexed_to))
 
     def note_indexed(self, end: int) -> None:
@@ -106,7 +103,6 @@ class Timer:
         return self.queue.position_from(first, self.store.dispatched_to)
 
     def needed_in_log(self) -> LogPosition:
-        """Return the position of the first record that the timer or a level may still read."""
         return min(self.needed_from(), self.pending.levels.needed_from())
 
     def drop_log(self) -> Callable[[], None] | None:
@@ -128,8 +124,7 @@ class Timer:
     def check(self, earliest_in_hand_ms: int | None) -> TimerCheck:
         """Return the timercheck for Apache: it has delivered all slots before R, the least time of a pending message.
 
-        `earliest_in_hand_ms` is the least time of the references that were taken for release and are not released
-        yet.
+        `earliest_in_hand_ms` is the least time of the references that were taken for release and are not released yet.
         """
         now_ms, covered_ms = self.store.clock.now_ms(), self.scans.covered_through_ms
         times = [now_ms, covered_ms, self.pending.armed.earliest_ms(), earliest_in_hand_ms]

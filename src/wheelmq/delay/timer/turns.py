@@ -1,8 +1,7 @@
 """The broker's side of the turn protocol: lease, plan, upload, commit (docs/formats/turns.md).
 
-A turn is a proposal of the pipeline. It has no effect until the broker has checked all of it. The state here is
-small, and only in memory, except the mark. A pipeline that dies leaves nothing to clean up, and a restarted broker
-answers STALE.
+A turn has no effect until the broker has checked all of it. The state is only in memory, except the mark. So a pipeline
+that dies leaves nothing to clean up, and a restarted broker answers STALE.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ class TurnRejected(Exception):
 
 
 class BlockWindow(msgspec.Struct, frozen=True):
-    """The part of one turn that scans blocks."""
-
     after_ms: int
     """Start of the scanned due times, exclusive."""
     through_ms: int
@@ -105,8 +102,6 @@ class Proposal(msgspec.Struct):
 
 
 class _Upload:
-    """The chunks of one attempt."""
-
     def __init__(self) -> None:
         self.chunks: dict[int, bytes] = {}
 
@@ -126,7 +121,6 @@ class Turns:
     def __init__(self, epoch: int, turn: int) -> None:
         self.epoch = epoch
         self.turn = turn
-        """Total number of committed turns."""
         self._holder: Holder | None = None
         self._renewed_ms = 0
         self.plan: TurnPlan | None = None
@@ -134,7 +128,6 @@ class Turns:
         self._upload_bytes = 0
 
     def resume(self, epoch: int, turn: int) -> None:
-        """Continue from `epoch`, and from `turn` committed turns."""
         self.epoch, self.turn = epoch, turn
 
     @property
@@ -143,14 +136,12 @@ class Turns:
         return None if self._holder is None else self._holder.name
 
     def count_from(self, epoch: int) -> None:
-        """Count the epochs of later leases from `epoch` on."""
         self.epoch = epoch
 
     def open(self, holder: Holder, now_ms: int) -> int:
-        """Give the lease to `holder`, and return the epoch.
+        """Give the lease to `holder`, and return the epoch. Raises LeaseHeld while another holder renews.
 
-        The id decides, not the name: a holder opens its own lease again at once. A holder without an id waits until
-        the last lease lapses. Raises LeaseHeld while another holder renews.
+        A holder's id, not its name, opens its own lease again at once. Without an id it waits until the lease lapses.
         """
         known = self._holder
         if known is not None and self.is_held(now_ms) and (not holder.id or known.id != holder.id):
@@ -177,11 +168,9 @@ class Turns:
         self._renewed_ms = now_ms
 
     def is_held(self, now_ms: int) -> bool:
-        """Return whether a pipeline holds the lease and renews it."""
         return self._holder is not None and self.silent_ms(now_ms) < LEASE_MS
 
     def silent_ms(self, now_ms: int) -> int:
-        """Return the milliseconds since the last renewal."""
         return now_ms - self._renewed_ms
 
     def begin(self, plan: TurnPlan) -> None:
@@ -213,8 +202,6 @@ class Turns:
         self, epoch: int, turn: int, winners: list[Part], walk_units: npt.NDArray[np.int32], precision_ms: int
     ) -> Proposal:
         """Return the proposal of the winners, checked against the plan. Changes nothing. Raises Stale, TurnRejected.
-
-        Checks these conditions:
 
         - Each queue offset of the plan is there exactly once, in order.
         - Each slot of the plan has as many rows as its chain has units.

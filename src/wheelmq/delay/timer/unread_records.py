@@ -1,14 +1,14 @@
 """Find the pending messages whose records a start need not read, because their timer log units are intact.
 
-The snapshot names E, up to where the timer queue is indexed, and T, the end of those units in the timer log. It has a
-checksum of each file of the timer log. A start does not read the record of a message below E under three conditions:
+The snapshot names E, up to where the timer queue is indexed, T, the end of those units in the timer log, and a checksum
+of each file of it. A start does not read the record of a message below E under three conditions:
 
 - the unit of the message in the timer queue and its unit in the timer log name the same record,
 - the unit in the timer log has a detail with the queue offset, or else the record begins at that position,
 - the key of the message is in the message index.
 
-The snapshot counts such a message for its real queue, and the unit says its slot. The broker reads the record when
-the due time is near. A start reads every other record.
+The snapshot counts such a message for its real queue, and the unit says its slot. The broker reads the record when the
+due time is near.
 """
 
 from __future__ import annotations
@@ -51,10 +51,7 @@ STEP_RECORDS: Final = 1 << 16
 
 
 class RecordUnits(NamedTuple):
-    """Fields of timer log units, sorted by the position of their record.
-
-    The first row stands for no unit. So every position has a row at or before it.
-    """
+    """Fields of timer log units, sorted by record position. The first row means no unit, before any position."""
 
     positions: Integers
     sizes: Integers
@@ -81,17 +78,12 @@ class RecordUnits(NamedTuple):
         return cls(positions, sizes, slots_ms, rolls)
 
     def newest_of(self, positions: Integers) -> tuple[npt.NDArray[np.intp], Flags]:
-        """Return for each record position the row of its newest unit, and whether it has one."""
         rows = np.searchsorted(self.positions, positions, "right") - 1
         return rows, self.positions[rows] == positions
 
 
 def is_of_use(timer: Timer, snapshot: Snapshot) -> bool:
-    """Return whether the snapshot has what is needed.
-
-    It does not help when the messages of each slot are limited, and so counted: only their records say when they are
-    due.
-    """
+    """Return whether the snapshot suffices. It does not with limited slots: only records say when messages are due."""
     return snapshot.timers is not None and snapshot.message_index is not None and not timer.congestion.is_limited
 
 

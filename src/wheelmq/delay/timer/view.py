@@ -1,7 +1,6 @@
 """A task's view of a store: files that it maps, or the same bytes fetched over the wire (wire_view).
 
-Staging runs over both kinds. It names the ranges before it reads them (`need`). A view of mapped files has them all;
-the other kind fetches them.
+Staging names the ranges before it reads them (`need`). A view of mapped files has them all; the other fetches them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ TIMER_QUEUE: Final = f"{TIMER_TOPIC}/0"
 
 
 def level_queue(level: int) -> str:
-    """Return the name of the queue of `level` among consume queues."""
     return f"{SCHEDULE_TOPIC}/{level - 1}"
 
 
@@ -141,8 +139,8 @@ def sees_store(root: Path, identity: str) -> bool:
 def chain(files: Files, position: int, log_end: int, most: int = CHAIN_UNITS_MAX) -> tuple[Positions, int]:
     """Return the timer log positions of a chain's units from `position` on, newest first, and the next position.
 
-    Leaves out units at `log_end` or later. Stops when it has found about `most` units. The next position is -1 at the
-    end of the chain. Each unit must link to an older one, so damaged links form no cycle. Raises StoreUnreadable.
+    Leaves out units at `log_end` or later, and stops after about `most` units. The next position is -1 at the end. Each
+    unit must link to an older one, so damaged links form no cycle. Raises StoreUnreadable.
     """
     found: list[Positions] = []
     count = 0

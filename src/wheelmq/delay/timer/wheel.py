@@ -37,34 +37,28 @@ class TimerWheel:
         self.units: npt.NDArray[np.int32] = np.zeros(self.slots, np.int32)
 
     def floor_slot(self, time_ms: int) -> int:
-        """Return the last slot that is not later than `time_ms`."""
         return time_ms // self.precision_ms * self.precision_ms
 
     def index(self, slot_ms: int) -> int:
         return slot_ms // self.precision_ms % self.slots
 
     def last_position(self, slot_ms: int) -> int:
-        """Return the timer log position of the newest unit of a slot; -1 when it has none."""
         slot = self.table[self.index(slot_ms)]
         return int(slot["last_position"]) if slot["time"] == slot_ms // self.precision_ms else -1
 
     def units_between(self, after_ms: int, through_ms: int) -> npt.NDArray[np.int32]:
-        """Return the number of units in each slot later than `after_ms` up to `through_ms`."""
         times = np.arange(after_ms // self.precision_ms + 1, through_ms // self.precision_ms + 1)
         places = times % self.slots
         return np.where(self.table["time"][places] == times, self.units[places], 0).astype(np.int32)
 
     def messages_in(self, first_ms: int, slots: int) -> npt.NDArray[np.int32]:
-        """Return the number of messages in each of `slots` slots from `first_ms` on (RocketMQ: Slot.num).
-
-        The file has these numbers. A unit that cancels subtracts one.
-        """
+        """Return the number of messages in `slots` slots from `first_ms` on, less cancels (RocketMQ: Slot.num)."""
         times = first_ms // self.precision_ms + np.arange(slots)
         held = self.table[times % self.slots]
         return np.where(held["time"] == times, held["count"], 0).astype(np.int32)
 
     def first_filled(self, after_ms: int, through_ms: int) -> int | None:
-        """Return the time of the first slot with units later than `after_ms` up to `through_ms`; None without one.
+        """Return the time of the first slot with units after `after_ms` up to `through_ms`, or None.
 
         Callers ask often, and the span may be days. So the cost grows only with the distance to that slot.
         """
@@ -92,8 +86,7 @@ class TimerWheel:
     def put(self, slot_ms: int, position: int, *, deletes: bool) -> int:
         """Link the unit at `position` into its slot. Return the position of the previous unit; -1 for none.
 
-        When two times share a place, the later one has it, so that no scan misses its pending messages. A unit of the
-        earlier time is left out of the wheel.
+        When two times share a place, the later one has it, so that no scan misses its pending messages.
         """
         place = self.index(slot_ms)
         time = slot_ms // self.precision_ms

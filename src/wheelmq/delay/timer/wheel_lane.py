@@ -1,7 +1,7 @@
 """The wheel lane: the broker arms indexed messages itself when no turn has scanned their slots in time.
 
 A job off the loop reads the slots with the code of the pipeline's tasks (`staging`), and a tick arms its rows. Lease,
-mark, E, S and a plan under way stay as they are. A late turn proposes the same messages again. That is harmless,
+mark, E, S and a plan under way stay as they are. A late turn proposes the same messages again, which is harmless,
 because `armed` takes each origin once.
 """
 
@@ -43,8 +43,6 @@ DISK_TRIES: Final = 10
 
 
 class _Scan(NamedTuple):
-    """The range and the time of one job."""
-
     after_ms: int
     through_ms: int
     slots: int
@@ -102,7 +100,6 @@ class WheelLane:
         return next_ms if retry_ms is None else min(next_ms, now_ms + max(0, retry_ms - monotonic_ms))
 
     def is_behind(self, now_ms: Millis) -> bool:
-        """Return whether neither turns nor this lane have covered the slots within the guard."""
         return self._timer.scans.covered_through_ms < self._timer.wheel.floor_slot(now_ms + self.guard_ms)
 
     def _next_scan(self, now_ms: Millis) -> _Scan | None:
@@ -129,7 +126,6 @@ class WheelLane:
         return _Scan(covered_ms, through_ms, int(np.count_nonzero(units)), int(units.sum()), write_ms)
 
     def _next_retry(self, now_ms: Millis, monotonic_ms: int) -> _Scan | None:
-        """Choose a skipped slot to retry. Returns None when none is due."""
         timer = self._timer
         slot = timer.scans.skipped.to_retry(monotonic_ms)
         if slot is None:
@@ -175,7 +171,6 @@ class WheelLane:
         self._result = result
 
     def _take_result(self, monotonic_ms: int) -> None:
-        """Arm the rows of the job that ended."""
         scan, result, timer = self._scan, self._result, self._timer
         if scan is None or result is None:
             return

@@ -1,8 +1,8 @@
 """A view of a store over the wire. It fetches the bytes that staging needs from the broker.
 
-A file of the view is memory of the size of the broker's file. Only fetched bytes occupy memory, and they are at the
-positions of the broker's file. So staging and its kernels run as over a mapped file. Bytes that were not fetched are
-zeros, which are neither a unit nor a record. A read of them fails, and returns no wrong row.
+A file of the view is memory of the size of the broker's file, of which only fetched bytes are occupied. So staging and
+its kernels run as over a mapped file. Bytes that were not fetched are zeros, which are neither a unit nor a record. A
+read of them fails, and returns no wrong row.
 """
 
 from __future__ import annotations
@@ -38,14 +38,11 @@ assert WHOLE_BYTES_MAX <= PORTION_BYTES_MAX
 
 
 class Segment(NamedTuple):
-    """An answer of the broker."""
-
     body: bytes
     covered: int
     """Number of answered ranges, from the front."""
     crc: int
     log_start: int
-    """Start of the broker's log."""
     log_end: int
     """End of the last file of the broker's log."""
 
@@ -53,8 +50,8 @@ class Segment(NamedTuple):
 Ask = Callable[[FileKind, str, Ranges], Segment]
 """Requests ranges from the broker.
 
-Raises FileNotFoundError for expired records, and StoreUnreadable. Also raises errors that mean that the broker was
-not reached or has ended this turn.
+Raises FileNotFoundError for expired records, and StoreUnreadable. Also raises errors that mean that the broker was not
+reached or has ended this turn.
 """
 
 
@@ -92,13 +89,11 @@ class FetchedFiles:
         return self._files[start]
 
     def read(self, position: int, size: int) -> memoryview:
-        """Return `size` bytes from `position` on. They must lie in one file."""
         at = position % self.file_bytes
         assert at + size <= self.file_bytes, (position, size)
         return self.file_at(position).view[at : at + size]
 
     def put(self, position: int, data: memoryview) -> None:
-        """Store fetched bytes, which lie in one file."""
         at = position % self.file_bytes
         self.file_at(position).view[at : at + len(data)] = data
 
@@ -123,15 +118,12 @@ class WireView:
         self.refresh()
 
     def queue(self, name: str) -> FetchedFiles:
-        """Return the consume queue TOPIC/ID, with the bytes that were needed."""
         return self._queues.setdefault(name, FetchedFiles(self._sizes.queue_file_bytes))
 
     def block_queue(self, name: str) -> FetchedFiles:
-        """Return the queue of the block in folder NAME, with the bytes that were needed."""
         return self._block_queues.setdefault(name, FetchedFiles(self._sizes.block_queue_file_bytes))
 
     def refresh(self) -> None:
-        """Update the start and the end of the log."""
         segment = self._ask(FileKind.RECORD, "", ranges_of(np.empty(0, np.int64), np.empty(0, np.int64)))
         self.log.start, self.log.end = segment.log_start, segment.log_end
 

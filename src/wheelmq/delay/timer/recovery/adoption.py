@@ -27,7 +27,7 @@ def load_mark(state: Recovery) -> None:
 
 
 def set_floors(state: Recovery) -> None:
-    """Settle the expired messages, and those that Apache's level offsets settle.
+    """Settle expired messages, and those by Apache's level offsets.
 
     Needs the open levels and `is_adopted`. Leaves `adopts_levels` and `saves_done`.
     """
@@ -62,17 +62,13 @@ def settle_apaches_deliveries(state: Recovery) -> None:
 
 
 def _are_out(store: Store, pending: ParkedRows) -> Flags:
-    """Return which messages of the timer queue Apache RocketMQ settled."""
     indices, positions = pending[:, ref.ORIGIN] & INDEX_MASK, pending[:, ref.POSITION]
     parked = Parked(indices, pending[:, ref.FIRE_MS], positions, pending[:, ref.KEY_HASH])
     return what_is_out(parked, load_check(store.disk, store.paths), store.log.files, store.log.last_store_ms)
 
 
 def _are_copied(store: Store, pending: ParkedRows) -> Flags:
-    """Return which messages of level queues have a copy of Apache RocketMQ in the log.
-
-    The copy counts at any time, because Apache's level table may have been a different one.
-    """
+    """Return which messages of level queues have a copy of Apache in the log, whatever its level table was."""
     waiting = (ParkedRecord(*row) for row in pending[:, [ref.POSITION, ref.STORE_MS]].tolist())
     return np.isin(pending[:, ref.POSITION], list(delivered(store.log.files, waiting)))
 

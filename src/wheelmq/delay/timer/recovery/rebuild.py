@@ -59,10 +59,7 @@ def _start_from(state: Recovery) -> Mark:
 
 
 def _is_sound(state: Recovery) -> bool:
-    """Return whether every unit names a record of the timer queue or an expired one.
-
-    A scan reads them all. Skips the units that the snapshot proves.
-    """
+    """Scan all units but those that the snapshot proves. Return whether each names a timer's or an expired record."""
     timer, believed = state.timer, state.believed
     log_start, unit_from, queue_from = timer.store.log.start, timer.log.files.start, timer.queue.start
     if believed is not None and state.is_believed:

@@ -51,14 +51,13 @@ class PendingRecords:
         return pending
 
     def take_all(self) -> ParkedRows:
-        """Remove and return all rows, in the order of the log."""
         rows, self.chunks = np.concatenate([NO_PENDING, *self.chunks]), []
         return rows
 
     def read(self, units: Integers) -> frozenset[LogPosition]:
-        """Process the records of `units`, all of them pending in the snapshot.
+        """Process the records of `units`, pending in the snapshot. Returns the positions of damaged records.
 
-        Returns the positions of damaged records. Raises LogDamaged when a record is not where its unit says.
+        Raises LogDamaged when a record is not where its unit says.
         """
         scan = LogScan(self._timer.store.log.files, self._timer.store.log.start, whole_before_ms=NEVER_MS)
         met = [np.empty(0, np.int64)]

@@ -24,17 +24,13 @@ log = logging.getLogger(__name__)
 
 
 class SnapshotWrong(LogDamaged):
-    """The snapshot was trusted, but the records contradict it.
-
-    It is removed. Open the store again, which scans the whole log.
-    """
+    """The records contradict the snapshot, which is removed. Open the store again, which scans the whole log."""
 
 
 def resume(state: Recovery) -> Snapshot | None:
-    """Load the snapshot from whose position the log scan begins, and take over its contents.
+    """Load the snapshot from whose position the log scan begins, or return None. Raises OSError.
 
     Needs the open queues of the store. Leaves `records`, `unread`, `waiting`, `believed` and `blocks_gone`.
-    Returns None without a trustworthy snapshot. Raises OSError.
     """
     timer, store = state.timer, state.timer.store
     snapshot = load_snapshot(store.disk, store.paths)
@@ -87,15 +83,11 @@ def _read_pending(state: Recovery, snapshot: Snapshot) -> frozenset[LogPosition]
 
 
 def _ends_in_log(snapshot: Snapshot) -> dict[Stream, int]:
-    """Return the ends of the snapshot's streams whose messages are in the commit log, so not those of blocks."""
     return {one.stream: one.end_index for one in snapshot.done if stream_kind(one.stream) != KIND_BLOCK}
 
 
 def _count_unread(state: Recovery, waiting: dict[tuple[str, int], int]) -> None:
-    """Compute the number of unread messages per queue: the snapshot's counts `waiting`, less the read messages.
-
-    Raises LogDamaged when the counts do not fit.
-    """
+    """Count unread messages per queue: `waiting`, less the read ones. Raises LogDamaged when the counts do not fit."""
     rows = [state.timer.store.queues.row(*key) for key in waiting]
     last = max((*rows, *(int(chunk[:, ref.REAL_QUEUE].max()) for chunk in state.records.chunks)), default=-1)
     state.waiting = np.zeros(last + 1, np.int64)

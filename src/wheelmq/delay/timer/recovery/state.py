@@ -28,7 +28,6 @@ class Recovery:
 
     timer: Timer
     records: PendingRecords
-    """The pending messages whose records were read."""
     index: MessageIndex | None = None
     """The message index, which finds messages in the log by their keys."""
 
@@ -40,11 +39,9 @@ class Recovery:
     believed: IndexedTimers | None = None
     """The part of timer queue and timer log that is known to be intact."""
     blocks_gone: dict[int, LogPosition] = field(default_factory=dict)
-    """The deleted blocks that the snapshot names."""
 
     # From the phases
     known: Mark | None = None
-    """The mark on disk."""
     is_adopted: bool = False
     """Whether Apache RocketMQ had the timer since the mark."""
     adopts_levels: bool = False
@@ -52,7 +49,6 @@ class Recovery:
     saves_done: bool = False
     """Whether messages are settled that no record of the log settles."""
     pending: ParkedRows = field(default_factory=lambda: NO_PENDING)
-    """The pending messages."""
     cancels: ParkedRows = field(default_factory=lambda: NO_PENDING)
     """The cancels that Apache RocketMQ wrote."""
 
@@ -62,7 +58,6 @@ class Recovery:
 
     @property
     def in_level(self) -> Flags:
-        """Which of `pending` are in level queues."""
         found: Flags = self.pending[:, ref.ORIGIN] < TIMER_FIRST
         return found
 
