@@ -1,7 +1,7 @@
 """One declaration for each fixed-size format.
 
 A `Layout` lists the fields of a big-endian format once. It gives a `struct.Struct` for one value, a NumPy dtype for
-many values, and a table for the documents. A property test checks that the struct and the dtype agree.
+many values, and a table for the documents.
 """
 
 from __future__ import annotations
@@ -39,16 +39,13 @@ class Layout:
         assert self.dtype.itemsize == self.size, name
 
     def pack(self, *values: Any) -> bytes:
-        """Return the bytes of one value. The fields are in the declared order."""
         return self.struct.pack(*values)
 
     def unpack(self, buffer: Buffer, at: int = 0) -> dict[str, Any]:
-        """Return the value at byte `at` of `buffer`, by field name."""
         values = self.struct.unpack_from(buffer, at)
         return {field.name: value for field, value in zip(self.fields, values, strict=True)}
 
     def position_of(self, name: str) -> int:
-        """Return the number of bytes from the start of a value to the field `name`."""
         return int(self.dtype.fields[name][1])  # type: ignore[index]
 
     def table(self) -> str:

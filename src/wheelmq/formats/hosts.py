@@ -6,7 +6,6 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can connect to a server that listens on `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

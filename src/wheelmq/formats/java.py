@@ -72,10 +72,8 @@ def java_double(text: str) -> float | None:
 
 
 def java_trim(text: str) -> str:
-    """Return `String.trim`: `text` without the spaces and control characters at both ends."""
     return text.strip(_SPACES)
 
 
 def java_boolean(text: str | None) -> bool:
-    """Return `Boolean.parseBoolean`."""
     return text is not None and text.lower() == "true"

@@ -69,14 +69,10 @@ NOT_FOR_SENDING: Final = frozenset(
         OFFSET_MOVED_EVENT,
     )
 )
-"""Topics that clients may not send to: those of Apache RocketMQ, the timer topic and the block topic.
-
-The broker would take a client's message in the last two for a message that it parked itself.
-"""
+"""Topics that clients may not send to. In the timer and block topics, a message would count as parked by the broker."""
 
 
 def topic_problem(topic: str) -> str | None:
-    """Return the error in the topic name `topic`, or None, in RocketMQ's words."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _NAME.fullmatch(topic):
@@ -99,10 +95,7 @@ def group_problem(group: str) -> str | None:
 
 
 def may_always_pull(group: str) -> bool:
-    """Return whether `group` belongs to a tool (RocketMQ: isSysConsumerGroupPullMessage).
-
-    A tool may pull where other groups must push.
-    """
+    """Return whether `group` belongs to a tool, which may always pull (RocketMQ: isSysConsumerGroupPullMessage)."""
     return group in _PULL_ALWAYS or group.startswith("CID_RMQ_SYS_")
 
 
@@ -112,15 +105,12 @@ def reply_topic(cluster: str) -> str:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Return whether only the broker creates and deletes the topic."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic in which a group's messages wait for another delivery."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Return the topic that stores a group's messages after too many deliveries."""
     return DEAD_LETTER_PREFIX + group

@@ -1,8 +1,7 @@
 """Rows of 64-bit integers that stand for records in memory. Each kind of row is declared once.
 
-An array of rows is a matrix of int64, because NumPy and kernels access its columns faster than the fields of a record
-array (docs/adr/0027). The fields of a declaration number the columns: `formats.kernels.journal`, `refs` and `scan`
-have one constant for each.
+A matrix of int64, because NumPy and kernels access its columns faster than fields of record arrays (docs/adr/0027).
+`formats.kernels.journal`, `refs` and `scan` have one constant for each column.
 """
 
 from __future__ import annotations
@@ -68,5 +67,4 @@ SCANNED: Final = np.dtype(
 
 
 def column(row: Row, name: str) -> int:
-    """Return the number of the column that holds the field `name` of `row`."""
     return list(row.fields or ()).index(name)

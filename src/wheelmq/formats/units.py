@@ -1,7 +1,4 @@
-"""The three integers of a broker, which never mix.
-
-This package never uses the bare word "offset", because it names none of them.
-"""
+"""The three integers of a broker, which never mix. No name has the bare word "offset", which means none of them."""
 
 from __future__ import annotations
 

@@ -56,8 +56,7 @@ BLOCK_CHECKPOINT: Final = Layout(
 )
 BLOCK_CHECKPOINT_MAGIC: Final = 0x574D5142
 BLOCK_CHECKPOINT_SLOT_BYTES: Final = 4096
-"""Bytes of one of the file's two slots, each a disk block. Writes alternate, so a torn write leaves the other
-whole."""
+"""Bytes of one of the file's two slots, each a disk block. Writes alternate: a torn one leaves the other whole."""
 REMOVED: Final = -1
 
 _NAME = re.compile(r"(\d{8})(\d\d(\d\d(\d\d)?)?)?")
@@ -93,7 +92,6 @@ _CHECKED_FROM: Final = BLOCK_CHECKPOINT.position_of("sequence")
 
 
 def block_name(start_ms: Millis, length_ms: int) -> str:
-    """Return the folder name of the block that begins at `start_ms`. Blocks have a usual length of `length_ms`."""
     digits = next((digits for digits, unit_ms in _UNITS_MS if not start_ms % unit_ms and not length_ms % unit_ms), 14)
     return time.strftime(_FORMATS[digits], time.gmtime(start_ms // 1000))
 

@@ -125,8 +125,7 @@ def _queue(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _timer_log(view: memoryview, base: int) -> Iterator[Row]:
-    """Yield the units. A unit with a valid detail has a queue offset and a due time, or None if it is not in the
-    detail."""
+    """Yield the units, with queue offset and due time from a valid detail, or None where it has no due time."""
     for row in _units(TIMER_UNIT, 0, lambda unit: unit["size"] != TIMER_UNIT.size)(view, base):
         details = read_details(np.frombuffer(view, TIMER_UNIT.dtype, 1, row["at"] - base))
         if details.is_known[0]:
@@ -197,7 +196,6 @@ def _done(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _snapshot(view: memoryview, base: int) -> Iterator[Row]:
-    """Yield the head, the queues, then the deleted blocks."""
     yield {"at": 0, **SNAPSHOT.unpack(view)}
     try:
         found = Snapshot.decode(bytes(view))
@@ -215,7 +213,6 @@ def _snapshot(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _metrics(view: memoryview, base: int) -> Iterator[Row]:
-    """Yield one row: the file is JSON."""
     yield {"at": 0, **msgspec.to_builtins(bodies.read(bytes(view), bodies.TimerMetrics))}
 
 

@@ -1,9 +1,8 @@
 """The message index: a hash table on disk from topic and key to records (RocketMQ: IndexFile, IndexHeader).
 
-A file is a header, `slots` numbers of 4 bytes, and room for `units` units. A slot holds the number of its newest
-unit, or 0 for none. Each unit holds the number of the previous unit of its slot. Unit 0 is never used, so `count`,
-the number of the next unit, begins at 1. The file stores only the hash of a key, so a look-up must compare the keys
-themselves.
+A file is a header, `slots` numbers of 4 bytes, and room for `units` units. A slot holds the number of its newest unit,
+or 0. Each unit holds the number of the previous unit of its slot. Unit 0 is never used, so `count`, the number of the
+next unit, begins at 1. Only hashes of keys are stored, so a look-up compares the keys themselves.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ SECONDS_MAX: Final = 0x7FFF_FFFF
 STEPS_MAX: Final = 20_000
 """The largest number of units that one look-up follows in a file."""
 KEY_SEPARATOR: Final = " "
-"""The separator of the keys in the property KEYS."""
 
 _INT32_MIN: Final = -(1 << 31)
 _CHUNK_UNITS: Final = 1 << 20
@@ -66,7 +64,6 @@ class IndexSize(NamedTuple):
 
     @property
     def units_at(self) -> int:
-        """The byte of unit 0."""
         return INDEX_HEADER.size + self.slots * SLOT_BYTES
 
     @property
@@ -97,12 +94,10 @@ def index_keys(properties: dict[str, str]) -> list[str]:
 
 
 def seconds_since(begin_ms: Millis, store_ms: Millis) -> int:
-    """Return the time of a record in its unit: seconds since `begin_ms`, from 0 to SECONDS_MAX."""
     return 0 if begin_ms <= 0 else min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
 
 
 def put_key(file: memoryview, size: IndexSize, code: int, position: LogPosition, store_ms: Millis) -> bool:
-    """Add a unit. Returns False if the file is full."""
     header = INDEX_HEADER.unpack(file)
     count = max(header["count"], 1)
     if count >= size.units:
@@ -128,8 +123,8 @@ def find_key(
 ) -> list[LogPosition]:
     """Return the positions of at most `most` records with this hash and a time from `begin_ms` to `end_ms`.
 
-    The newest record comes first. The unit gives the time, in whole seconds since the file's first record. The
-    search reads only the newest STEPS_MAX units of a chain, so that a very common key costs a bounded time.
+    The newest comes first. The unit gives the time, in whole seconds since the file's first record. Only the newest
+    STEPS_MAX units of a chain are read, so that a very common key costs a bounded time.
     """
     header = INDEX_HEADER.unpack(file)
     count = header["count"]
@@ -154,10 +149,9 @@ def find_key(
 
 
 def all_with_hash(file: memoryview, size: IndexSize, code: int) -> list[LogPosition]:
-    """Return the positions of all records with this hash, newest first.
+    """Return the positions of all records with this hash, newest first. The result is always complete.
 
-    Raises IndexDamaged if a unit does not belong to the chain. Raises ChainTooLong after STEPS_MAX units, so a
-    result is always complete.
+    Raises IndexDamaged if a unit does not belong to the chain, ChainTooLong after STEPS_MAX units.
     """
     header = INDEX_HEADER.unpack(file)
     count, positions = max(header["count"], 1), range(header["begin_position"], header["end_position"] + 1)
@@ -183,9 +177,9 @@ def all_with_hash(file: memoryview, size: IndexSize, code: int) -> list[LogPosit
 def roll_back(file: memoryview, size: IndexSize, count: int, before: LogPosition, end_ms: Millis) -> bool:
     """Return the file to the state in which `count` was the number of its next unit.
 
-    Keeps the units before `count`, and computes the slots and the header from them. `end_ms` is the store time of
-    the last of them. Returns False and changes nothing if `count`, a hash or the order of the units is not valid, or
-    if the last unit is not before log position `before`.
+    Computes slots and header from the units before `count`. `end_ms` is the store time of the last of them. Returns
+    False and changes nothing if `count`, a hash or the order of the units is not valid, or if the last unit is not
+    before log position `before`.
     """
     units: npt.NDArray[Any] = np.frombuffer(file, INDEX_UNIT.dtype, count, size.units_at)[1:]
     positions = units["position"].astype(np.int64)
@@ -205,7 +199,6 @@ def roll_back(file: memoryview, size: IndexSize, count: int, before: LogPosition
 
 
 def is_time_matched(header: dict[str, int], begin_ms: Millis, end_ms: Millis) -> bool:
-    """Return whether a file can have records of a span of time (RocketMQ: isTimeMatched)."""
     return begin_ms <= header["end_ms"] and end_ms >= header["begin_ms"]
 
 

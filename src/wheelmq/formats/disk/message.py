@@ -83,14 +83,11 @@ class Host(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        """Return HOST:PORT, with brackets around an IPv6 address."""
         host = ipaddress.ip_address(self.address)
         return f"[{host}]:{self.port}" if host.version == 6 else f"{host}:{self.port}"
 
 
 class Message(msgspec.Struct):
-    """A message to append to the log."""
-
     topic: str
     queue_id: int
     body: bytes
@@ -115,8 +112,6 @@ class Message(msgspec.Struct):
 
 
 class Record(msgspec.Struct):
-    """A message in the log."""
-
     message: Message
     size: int
     queue_offset: QueueOffset
@@ -132,7 +127,6 @@ class Record(msgspec.Struct):
 
     @property
     def body_is_intact(self) -> bool:
-        """Whether the body matches its stored checksum."""
         return zlib.crc32(self.message.body) & 0x7FFF_FFFF == self.body_crc
 
 
@@ -289,8 +283,7 @@ def has_form(buffer: Buffer, at: int, size: int, position: int) -> bool:
 
 
 def find_record(view: memoryview, start: int, base: int) -> int | None:
-    """Return the first byte from `start` with the form of a record, or None. The file begins at log position
-    `base`."""
+    """Return the first byte from `start` with the form of a record, or None. `base` is the file's log position."""
     for piece in range(start, len(view), SEARCHED_BYTES):
         raw = bytes(view[piece : piece + SEARCHED_BYTES + RECORD_BYTES_MIN])
         found = raw.find(MAGIC_PREFIX, MAGIC_AT)
@@ -315,9 +308,8 @@ def stored_properties(buffer: Buffer, at: int = 0) -> props.StoredProperties:
 def is_written_out(buffer: Buffer, at: int, record: Record) -> bool:
     """Return whether topic and properties of `record`, decoded at byte `at` of its file, reached the disk.
 
-    Only the body has a checksum. Bytes that a power cut leaves out are zeros, from the start of a sector. No topic
-    or property holds a NUL. So a NUL shows a loss if it is the last byte, or the first byte of a sector in the
-    properties.
+    Only the body has a checksum. Bytes that a power cut leaves out are zeros, from the start of a sector. No topic or
+    property holds a NUL. So a NUL at the end, or at the first byte of a sector in the properties, is a loss.
     """
     view = memoryview(buffer)
     found = _layout(view, at)

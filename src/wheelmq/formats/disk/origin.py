@@ -102,12 +102,10 @@ def by_stream(origins: npt.NDArray[np.int64]) -> Iterator[tuple[Stream, slice | 
 
 
 def origin_text(origin: Origin) -> str:
-    """Return the value of the property for `origin`."""
     return f"{origin:016X}"
 
 
 def parse_origin(text: str) -> Origin | None:
-    """Return the origin in a property's value, or None if the value is not valid."""
     if len(text) != 16 or not all(c in "0123456789ABCDEF" for c in text):
         return None
     origin = Origin(int(text, 16))

@@ -69,8 +69,8 @@ def _settles(properties: dict[str, str]) -> Origin:
 def due_of(properties: dict[str, str], store_ms: Millis) -> Millis:
     """Return the exact due time of a parked record.
 
-    A record of Apache RocketMQ has no `__WMQ_DUE`. The first of these counts instead: TIMER_DELIVER_MS; the store
-    time plus the delay, if the message never rolled; the time of its slot; the store time.
+    A record of Apache RocketMQ has no `__WMQ_DUE`. The first of these counts instead: TIMER_DELIVER_MS; the store time
+    plus the delay, if the message never rolled; the time of its slot; the store time.
     """
     exact_ms = _exact_due_time(properties)
     if exact_ms is not None:
@@ -90,7 +90,6 @@ def due_of(properties: dict[str, str], store_ms: Millis) -> Millis:
 
 
 def _exact_due_time(properties: dict[str, str]) -> Millis | None:
-    """Return the due time in `__WMQ_DUE`, or None."""
     exact = properties.get(props.WMQ_DUE, "")
     return Millis(int(exact)) if len(exact) == DUE_DIGITS and exact.isascii() and exact.isdigit() else None
 
@@ -102,7 +101,6 @@ def level_due_time(properties: dict[str, str], store_ms: Millis, delay_ms: int) 
 
 
 def due_text(due_ms: Millis) -> str:
-    """Return the value of `__WMQ_DUE`."""
     return f"{due_ms:0{DUE_DIGITS}d}"
 
 
@@ -114,9 +112,8 @@ def delete_key(real_topic: str, unique_key: str) -> str:
 def delete_keys(properties: dict[str, str]) -> list[str]:
     """Return the delete keys, in the long form, that the TIMER_DEL_UNIQKEY of a parked cancel can mean.
 
-    Apache RocketMQ 5.3.3 writes the long form. Since 5.4.0 it writes the unique key alone. The topic is then the
-    cancel's own, so no cancel can reach a message of another topic by chance. A value with a `+` is read as the long
-    form first, because a unique key may contain a `+` too, and a topic may not.
+    Apache RocketMQ 5.3.3 writes the long form. Since 5.4.0 it writes the unique key alone: the topic is the cancel's
+    own. A value with a `+` is read as the long form first, because a unique key may contain a `+`, and a topic may not.
     """
     value = properties[props.TIMER_DEL_UNIQKEY]
     short = delete_key(properties.get(props.REAL_TOPIC, ""), value)

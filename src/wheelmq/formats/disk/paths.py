@@ -7,19 +7,15 @@ from pathlib import Path
 
 
 def file_name(start: int) -> str:
-    """Return the name of the mapped file that starts at byte `start` of its sequence."""
     return f"{start:020d}"
 
 
 def file_start(name: str) -> int | None:
-    """Return the byte at which the mapped file `name` starts, or None if the name is not valid."""
     return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)
 class StorePaths:
-    """The paths below a store's root."""
-
     root: Path
 
     @property
@@ -78,7 +74,6 @@ class StorePaths:
         return self.root / "config"
 
     def config_file(self, name: str) -> Path:
-        """Return a file of the config folder: topics.json, timercheck, ..."""
         return self.config / name
 
     @property
@@ -99,8 +94,6 @@ class StorePaths:
 
 @dataclass(frozen=True, slots=True)
 class BlockPaths:
-    """The paths below a block's folder."""
-
     folder: Path
 
     @property

@@ -1,7 +1,7 @@
 """Message properties: `name \\x01 value \\x02`, repeated (RocketMQ: MessageDecoder).
 
-The writer ends each pair with \\x02. The reader accepts the same bytes as Apache's reader. It keeps a pair if neither
-the name nor the value is empty, and drops anything else between two \\x02. The last value of a name wins.
+The reader accepts the same bytes as Apache's: it keeps a pair if neither the name nor the value is empty, and drops
+anything else between two \\x02. The last value of a name wins.
 """
 
 from __future__ import annotations
@@ -100,13 +100,11 @@ class StoredProperties:
 
 
 def without_origin(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a stored message's `properties` for another record. The append of that record adds its origin, if
-    any."""
+    """Return a stored message's `properties` for another record, whose append adds an origin of its own."""
     return {name: value for name, value in properties.items() if name != WMQ_ORIGIN}
 
 
 def fitting(properties: Mapping[str, str], bytes_max: int = PROPERTIES_BYTES_MAX) -> dict[str, str]:
-    """Return `properties` without the last ones that do not fit into `bytes_max` encoded bytes."""
     kept = dict(properties)
     while kept and len(encode(kept)) > bytes_max:
         kept.popitem()
@@ -114,7 +112,6 @@ def fitting(properties: Mapping[str, str], bytes_max: int = PROPERTIES_BYTES_MAX
 
 
 def encode(properties: Mapping[str, str]) -> bytes:
-    """Return the stored form of `properties`, in their order."""
     return "".join(f"{name}{NAME_END}{value}{PAIR_END}" for name, value in properties.items()).encode(
         "utf-8", "replace"
     )

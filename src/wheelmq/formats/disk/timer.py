@@ -1,8 +1,7 @@
-"""The timer's wheel, log, checkpoint and mark. The mark is ours (RocketMQ: TimerWheel, TimerLog,
-TimerCheckpoint).
+"""The timer's wheel, log, checkpoint and mark. The mark is ours (RocketMQ: TimerWheel, TimerLog, TimerCheckpoint).
 
-A message with due time D waits in the slot of TIMER_OUT_MS. That is D rounded down to the precision, and one
-precision less if D is an exact multiple. So the slot of time s holds the due times in (s, s + precision].
+A message with due time D waits in the slot of TIMER_OUT_MS. That is D rounded down to the precision, and one precision
+less if D is an exact multiple. So the slot of time s holds the due times in (s, s + precision].
 
 The wheel has twice as many slots as the longest delay needs. The index of a slot is (time / precision) mod slots. A
 slot is valid only if it holds the requested time. The units of a slot form a chain from the newest to the oldest.
@@ -87,8 +86,7 @@ TIMER_DONE: Final = Layout(
 TIMER_DONE_MAGIC: Final = 0x574D5145
 TIMER_MARK_MAGIC: Final = 0x574D5131
 TIMER_MARK_SLOT_BYTES: Final = 4096
-"""Bytes of one of the file's two slots, each a disk block. Writes alternate, so a torn write leaves the other
-whole."""
+"""Bytes of one of the file's two slots, each a disk block. Writes alternate: a torn one leaves the other whole."""
 
 
 def slot_time(due_ms: Millis, precision_ms: int) -> Millis:

@@ -66,7 +66,6 @@ def write_details(units: Units, queue_offsets: Integers, due_ms: Integers, is_lo
 
 
 def read_details(units: Units) -> Details:
-    """Return the details of `units`, decoded."""
     details = units["reserved"].astype(np.int64)
     is_known = ((details >> TAG_SHIFT) & TAG_MASK) == TAG
     is_known &= _folded(details ^ _checked_words(units)) == 0
@@ -81,7 +80,6 @@ def _slots_ms(units: Units) -> Integers:
 
 
 def _checked_words(units: Units) -> Integers:
-    """Return the xor of the fields that the check covers."""
     words: Integers = units["write_ms"].astype(np.int64) ^ units["record_position"]
     for name in ("delay_ms", "record_size", "topic_hash"):
         words = words ^ units[name].astype(np.int64)
@@ -89,7 +87,6 @@ def _checked_words(units: Units) -> Integers:
 
 
 def _folded(words: Integers) -> Integers:
-    """Return the xor of the 8 bytes of each word."""
     for shift in (32, 16, 8):
         words = words ^ (words >> shift)
     return words & 0xFF

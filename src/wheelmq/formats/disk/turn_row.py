@@ -1,7 +1,6 @@
 """The rows that a pipeline task uploads to the broker: 56 bytes each, sorted by fire time and origin.
 
-They are little-endian, because both ends are this package on machines of one kind. They last for one turn only and
-are no file format.
+They are little-endian and no file format: both ends are this package, and they last for one turn.
 """
 
 from __future__ import annotations

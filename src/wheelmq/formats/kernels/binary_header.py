@@ -5,8 +5,7 @@
 pair: | key length 2, key | value length 4, value |
 ```
 
-Twin: `formats.wire.frame.decode`. The kernel accepts the requests that the JSON kernel accepts, and leaves all
-others to the twin. It requires:
+Twin: `formats.wire.frame.decode`. The kernel accepts the requests that the JSON kernel accepts. It requires:
 
 - no remark, and pairs that fill the header to its end;
 - ASCII without quotes, backslashes and control characters, except the separators of properties;

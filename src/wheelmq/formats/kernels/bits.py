@@ -1,7 +1,4 @@
-"""Bits by index, in one segment at a time.
-
-Twin: `delay.done.IndexBits`, and for origins as indexes `delay.done.DoneBits`.
-"""
+"""Bits by index, in one segment at a time. Twins: `delay.done.IndexBits`, and for origins `delay.done.DoneBits`."""
 
 from __future__ import annotations
 
@@ -15,10 +12,9 @@ from wheelmq.formats.kernels.topics import Integers
 
 @kernel
 def get(segment: Bytes, base: int, floor: int, first: int, indices: Integers, found: npt.NDArray[np.bool_]) -> bool:
-    """Read the bits of `indices`, each less `first`, into `found`.
+    """Read the bits of `indices`, each less `first`, into `found`. A bit below `floor` is 1.
 
-    A bit below `floor` is 1. The others come from `segment`, which begins at index `base`. Returns False if an index
-    is below `first` or in another segment.
+    `segment` begins at index `base`. Returns False if an index is below `first` or in another segment.
     """
     bits = segment.shape[0] << 3
     for i in range(indices.shape[0]):
@@ -37,10 +33,9 @@ def get(segment: Bytes, base: int, floor: int, first: int, indices: Integers, fo
 
 @kernel
 def put(segment: Bytes, base: int, floor: int, first: int, indices: Integers) -> int:
-    """Set the bits of `indices`, each less `first`, unless they are below `floor`.
+    """Set the bits of `indices`, each less `first`, unless below `floor`. Returns the number of bits that were 0.
 
-    Returns the number of bits that were 0. Returns -1 and changes nothing if an index is below `first` or in another
-    segment.
+    Returns -1 and changes nothing if an index is below `first` or in another segment.
     """
     bits = segment.shape[0] << 3
     for i in range(indices.shape[0]):

@@ -27,8 +27,8 @@ _SIZE_AT: Final = QUEUE_UNIT.position_of("size")
 def gather(log: Bytes, base: int, end: int, units: Bytes, count_max: int, out: Bytes, found: Integers) -> None:
     """Copy the records of `units` into `out`, from the log file that begins at `base`, of the log up to `end`.
 
-    `found` gets the numbers of units and bytes copied. The copy stops before the first unit that names another file
-    or no record, or whose record does not fit. That can be the first unit of all.
+    `found` gets the numbers of units and bytes copied. The copy stops before the first unit that names another file or
+    no record, or whose record does not fit. That can be the first unit.
     """
     taken = copied = 0
     stop = min(log.shape[0], end - base)

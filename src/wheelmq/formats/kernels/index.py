@@ -1,7 +1,6 @@
 """Add the records of a log file to an index file, on a worker thread and without the interpreter's lock.
 
-Twin: `formats.disk.index.put_key` for each of `index_keys`. The twin takes each record that is not of the usual
-kind, or whose keys may not all fit.
+Twin: `formats.disk.index.put_key` for each of `index_keys`. It takes unusual records, and those with too many keys.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ NOT_MINE: Final = 2
 WANTED: Final = 3
 """Another thread needs the index file. The record at AT is next."""
 UNASKED_BYTES: Final = 16 << 10
-"""Bytes of the log that are added before the first check of `wanted`. They take some 20 us. So a thread that needs
-the file again and again does not stop the work."""
+"""Bytes added before the first check of `wanted`: some 20 us. So frequent requests for the file stop no work."""
 
 AT: Final = 0
 STATE: Final = 1
@@ -113,7 +111,6 @@ def _put_keys(a: Bytes, spans: Integers, topic_hash: int, file: Bytes, slots: in
 
 @part
 def _count_keys(a: Bytes, spans: Integers) -> int:
-    """Return an upper bound of the number of a record's keys."""
     found = np.int64(spans[2 * prop.UNIQ_KEY] >= 0)
     start, end = spans[2 * prop.KEYS], spans[2 * prop.KEYS + 1]
     if start >= 0:

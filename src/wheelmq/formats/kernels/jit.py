@@ -1,11 +1,9 @@
 """Compilation of kernels, and the cache of compiled code.
 
-The cache is a folder of the user. Its name is a hash of the sources, of their folder, and of everything that the
-machine code depends on. The sources are those of all kernels, and all of `formats`, because kernels compile the values
-of its constants. A kernel's module imports nothing else of WheelMQ. Numba loads code only for the folder that it
-compiled, so each installation has its own cache. Numba's own cache looks at one file at a time, and would miss a change
-in a kernel that another one calls. One process compiles at a time. Processes that start meanwhile wait for it, and then
-load the code.
+The cache is a folder of the user. Its name is a hash of everything that the machine code depends on: the sources of all
+kernels and of `formats`, whose constants they compile, their folder, and the machine. A kernel's module imports nothing
+else of WheelMQ. Numba's own cache looks at one file at a time, and would miss a change in a kernel that another one
+calls. One process compiles at a time. Processes that start meanwhile wait for it, and then load the code.
 """
 
 from __future__ import annotations
@@ -32,13 +30,11 @@ SOURCES: Final = ("formats/**/*.py", "system/pages.py", "delay/fast/*.py", "brok
 
 
 def available() -> bool:
-    """Return whether kernels are in use."""
     return MODE != "plain"
 
 
 @functools.cache
 def cache_folder() -> Path:
-    """Return the folder with the compiled code of these sources on this machine."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "wheelmq" / "kernels" / source_key(Path(__file__).parents[2])
 
@@ -77,7 +73,6 @@ def use_cache() -> None:
 
 
 def kernel(function: F) -> F:
-    """Compile `function` at its first call, or load it from the cache."""
     from numba import njit
 
     compiled: F = njit(cache=True, nogil=False, boundscheck=None, error_model="numpy")(function)
@@ -85,8 +80,7 @@ def kernel(function: F) -> F:
 
 
 def free_kernel(function: F) -> F:
-    """Compile a kernel that runs off the loop without the interpreter's lock, on bytes that no other thread
-    writes."""
+    """Compile a kernel that runs off the loop without the interpreter's lock, on bytes that no other thread writes."""
     from numba import njit
 
     compiled: F = njit(cache=True, nogil=True, boundscheck=None, error_model="numpy")(function)
@@ -94,7 +88,6 @@ def free_kernel(function: F) -> F:
 
 
 def inline(function: F) -> F:
-    """Compile a function into the kernels that call it."""
     from numba import njit
 
     compiled: F = njit(inline="always", boundscheck=None, error_model="numpy")(function)

@@ -1,7 +1,6 @@
 """Read the JSON header of SEND_MESSAGE_V2, and recognize other requests in the same scan.
 
-Twin: `formats.wire.frame.decode` and `formats.wire.headers.read_send_v2`. The kernel accepts one strict form and
-leaves all others to the twin:
+Twin: `formats.wire.frame.decode` and `formats.wire.headers.read_send_v2`. The kernel accepts one strict form:
 
 - no white space, ASCII only, integers without sign;
 - one-letter fields with strings as values, no field twice;
@@ -23,8 +22,7 @@ FLAG: Final = 1
 OPAQUE: Final = 2
 VERSION: Final = 3
 FIELDS: Final = 4
-"""First of 28 entries: start and end of the value of each one-letter field `a` .. `n`. An absent field starts at
--1."""
+"""First of 28 entries: start and end of the value of each one-letter field `a` .. `n`; absent ones start at -1."""
 LETTERS: Final = 14
 ESCAPED: Final = FIELDS + 2 * LETTERS
 """First entry of the escapes: 1 if the value of the letter holds an escape."""
@@ -58,10 +56,7 @@ STOPS[[_QUOTE, _BACKSLASH]] = 1
 
 @part
 def _string_end(a: Bytes, start: int, end: int) -> int:
-    """Return the closing quote of the string that begins at `start`.
-
-    Returns -(closing quote) - 2 if the string holds an escape. Returns -1 if it is not ASCII or does not end.
-    """
+    """Return the closing quote of the string at `start`; -(closing quote) - 2 if it holds an escape; -1 for none."""
     escaped = False
     p = np.uint64(start)  # an unsigned index needs no check for a negative one
     stop = np.uint64(end)

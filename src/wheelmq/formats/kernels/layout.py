@@ -2,9 +2,7 @@
 
 Two blocks have one layout if they have the same length, the same names, and each value begins and ends at the same
 place. After two blocks of one length in a row, the kernel learns the layout of the second. A block with the known
-layout needs no scan.
-
-Twin: `properties.scan`.
+layout needs no scan. Twin: `properties.scan`.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from wheelmq.formats.kernels.numbers import Bytes
 BLOCK_BYTES_MAX: Final = 1024
 """A longer block is scanned each time."""
 LEARNT_MAX: Final = 16
-"""Number of layouts that the kernel learns with one array of facts. Layouts that change all the time are no help."""
+"""Layouts learnt with one array of facts. Layouts that change all the time are no help."""
 
 TEXTS: Final = 2 * BLOCK_BYTES_MAX
 """Entries of an array of texts: first the bytes of names and separators, with 0 for each byte of a value; then a
@@ -59,10 +57,9 @@ def scan(a: Bytes, start: int, end: int, spans: Integers, seen: Integers, texts:
 
 @part
 def _is_alike(a: Bytes, start: int, n: int, texts: Bytes) -> bool:
-    """Return whether the block of `n` bytes at `start` has the known layout.
+    """Return whether the block of `n` bytes at `start` has the known layout, and no value holds a stop.
 
-    Its names and separators must be the same, and no byte of a value may be a stop of `properties.scan`. The loop
-    has only byte operations and no branch, so that it is compiled to vectors.
+    The loop has only byte operations and no branch, so that it is compiled to vectors.
     """
     p = np.uint64(start)
     different = np.uint8(0)

@@ -1,4 +1,4 @@
-"""Integers in bytes, texts of integers, checksums and hashes: the building blocks of kernels.
+"""Integers in bytes, texts of integers, checksums and hashes. Put and copy functions return the byte after.
 
 Twins: `int.to_bytes`, `str(int)`, `zlib.crc32`, `formats.java.java_hash`, `formats.disk.parked.key_hash`.
 """
@@ -34,7 +34,6 @@ CRC_TABLE = _crc_table()
 
 
 def literal(text: str) -> Bytes:
-    """Return a text as the array that kernels compare with or copy from."""
     return np.frombuffer(text.encode(), np.uint8).copy()
 
 
@@ -46,13 +45,11 @@ def get32(a: Bytes, p: int) -> int:
 
 @inline
 def signed32(value: int) -> int:
-    """Return the signed value with the same bits as an unsigned 32-bit value."""
     return value - 4294967296 if value >= 2147483648 else value
 
 
 @inline
 def get64(a: Bytes, p: int) -> int:
-    """Return 64 bits, big-endian and signed."""
     return (get32(a, p) << 32) | get32(a, p + 4)
 
 
@@ -120,7 +117,6 @@ def equals(a: Bytes, start: int, end: int, text: Bytes) -> bool:
 
 @inline
 def copy(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
-    """Copy source[start:end] to target[at:]. Returns the byte after the copy."""
     p = np.uint64(start)
     q = np.uint64(at)
     for i in range(np.uint64(end - start)):  # a plain loop is faster for short texts than an assignment of slices
@@ -130,13 +126,12 @@ def copy(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
 
 @inline
 def put_text(target: Bytes, at: int, text: Bytes) -> int:
-    """Write a text. Returns the byte after it."""
     return copy(text, 0, text.shape[0], target, at)
 
 
 @part
 def put_decimal(target: Bytes, at: int, value: int) -> int:
-    """Write a number that is not negative in decimal digits. Returns the byte after them."""
+    """Write a number that is not negative in decimal digits."""
     digits = 1
     rest = value
     while rest >= 10:
@@ -152,7 +147,7 @@ def put_decimal(target: Bytes, at: int, value: int) -> int:
 
 @inline
 def put_digits(target: Bytes, at: int, value: int, count: int) -> int:
-    """Write a number that is not negative in exactly `count` digits. Returns the byte after them."""
+    """Write a number that is not negative in exactly `count` digits."""
     u = np.uint64(value)
     for i in range(count):
         q = u // np.uint64(10)
@@ -166,7 +161,7 @@ HEX = literal("0123456789ABCDEF")
 
 @inline
 def put_hex(target: Bytes, at: int, value: int) -> int:
-    """Write 64 bits as 16 upper-case hex digits. Returns the byte after them."""
+    """Write 64 bits as 16 upper-case hex digits."""
     u = np.uint64(value)
     for i in range(16):
         target[at + i] = HEX[np.int64((u >> np.uint64(60 - 4 * i)) & np.uint64(15))]

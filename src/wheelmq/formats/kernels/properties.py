@@ -1,7 +1,6 @@
-"""Scan a property block for the names that the broker uses.
+"""Scan a property block for the names that the broker uses. Twin: `formats.disk.properties.parse`.
 
-Twin: `formats.disk.properties.parse`. The kernel reports any block in which the two can differ, and leaves it to the
-plain code: a pair without name or value, a name twice, a byte that is NUL or not ASCII.
+A block in which the two can differ is IRREGULAR: a pair without name or value, a name twice, a NUL, no ASCII.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ _FIRST = np.array(
 
 
 STOPS = np.zeros(256, np.uint8)
-"""1 for the bytes at which a name or a value ends: the two separators. Also 1 for NUL and bytes above ASCII, which
-are for the plain code."""
+"""1 for the bytes at which a name or a value ends, and for NUL and bytes above ASCII, which are for the plain code."""
 STOPS[[0, 1, 2]] = 1
 STOPS[128:] = 1
 
@@ -114,8 +112,7 @@ def _known(a: Bytes, start: int, end: int) -> int:
 def scan(a: Bytes, start: int, end: int, spans: npt.NDArray[np.int64], seen: npt.NDArray[np.int64]) -> int:
     """Find the known names in the block a[start:end]. Returns REGULAR, or IRREGULAR for the plain code.
 
-    `seen` is scratch space of 2 * PAIRS_MAX entries for the unknown names. A last pair without its end separator is
-    regular.
+    `seen` is scratch space of 2 * PAIRS_MAX entries. A last pair without its end separator is regular.
     """
     for i in range(SPANS):
         spans[i] = -1

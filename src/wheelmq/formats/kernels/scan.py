@@ -1,7 +1,6 @@
 """Scan the records of a log file and read their facts about delay, for recovery and for the pipeline's tasks.
 
-Twin: `store.recovery.scan` with `formats.disk.parked.delay_facts`; for `read_parked`, `delay.timer.staging`. The
-twins take each record that is not of the usual kind.
+Twins, for unusual records: `store.recovery.scan`, `formats.disk.parked.delay_facts`, and `delay.timer.staging`.
 """
 
 from __future__ import annotations
@@ -116,7 +115,6 @@ def _settles(a: Bytes, block: int, end: int) -> int:
 
 @part
 def _due(a: Bytes, spans: Integers) -> int:
-    """Return the exact due time that WheelMQ wrote into a parked record, or 0."""
     due, end = spans[2 * prop.WMQ_DUE], spans[2 * prop.WMQ_DUE + 1]
     if due < 0 or end - due != DUE_DIGITS or a[due] == 48:
         return np.int64(0)
@@ -247,8 +245,8 @@ def read_parked(
 ) -> int:
     """Read the parked records at `positions` in the log file `a`, which begins at `base`, into the other arrays.
 
-    Leaves due time and slot of messages in level queues unchanged. Returns the number of records read from the
-    front. It is less than their total if the next record is for the plain code.
+    Leaves due time and slot of messages in level queues unchanged. Returns the number of records read from the front,
+    before the first one for the plain code.
     """
     r = np.empty(rec.RECORD, np.int64)
     spans = np.empty(prop.SPANS, np.int64)

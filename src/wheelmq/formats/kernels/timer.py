@@ -60,8 +60,7 @@ def append_units(
     encoded: Bytes,
     slots_ms: Integers,
 ) -> None:
-    """Write encoded units one after another to the timer log file `log` from byte `at` on, each linked into its
-    slot."""
+    """Write encoded units one after another to the file `log` from byte `at` on, each linked into its slot."""
     for i in range(slots_ms.shape[0]):
         start = i * UNIT
         target = at + start
@@ -93,9 +92,9 @@ BROKEN: Final = -2
 def chain_in_file(log: Bytes, base: int, position: int, log_end: int, found: Integers) -> int:
     """Follow a chain from `position` to older units within the file `log` that begins at `base`.
 
-    Positions below `log_end` go into `found`, and their count into its last place. Returns the next position, which
-    is in another file, or in this one if `found` is full. Returns -1 at the end of the chain. Returns BROKEN for a
-    position that holds no unit, and for a unit that does not link to an older one.
+    Positions below `log_end` go into `found`, and their count into its last place. Returns the next position, which is
+    in another file, or in this one if `found` is full; -1 at the end of the chain; BROKEN for no unit, or a unit that
+    links to no older one.
     """
     room = found.shape[0] - 1
     count = 0

@@ -35,7 +35,6 @@ _DETAIL_AT: Final = TIMER_UNIT.position_of("reserved")
 
 @part
 def _fold(log: Bytes, p: int, detail: int) -> int:
-    """Return the xor of the bytes of `detail` and of the checked fields of the unit at byte `p`."""
     word = detail ^ get64(log, p + _WRITE_AT) ^ get64(log, p + _RECORD_AT)
     word ^= signed32(get32(log, p + _DELAY_AT))
     word ^= signed32(get32(log, p + _RECORD_SIZE_AT))
@@ -60,7 +59,6 @@ def put_detail(log: Bytes, p: int, queue_offset: int, due_ms: int, is_long: bool
 
 @part
 def get_detail(log: Bytes, p: int) -> int:
-    """Return the detail of the unit at byte `p`, or 0 if it is not valid."""
     detail = get64(log, p + _DETAIL_AT)
     if (detail >> TAG_SHIFT) & TAG_MASK != TAG or _fold(log, p, detail) != 0:
         return 0
@@ -91,9 +89,8 @@ def slots_of(
 ) -> None:
     """Fill in the slot of each message that a unit with a valid detail names, from `count` units at byte `at`.
 
-    `offsets` holds the messages' queue offsets in order, with the positions and sizes of their records. A unit
-    counts if it names all three and is no delete. A later unit replaces an earlier one. A unit with the queue offset
-    and another record sets the slot to -1.
+    `offsets` holds the messages' queue offsets in order, with the positions and sizes of their records. The last unit
+    that names all three and is no delete counts. A unit with another record sets the slot to -1.
     """
     last = offsets.shape[0]
     k = 0

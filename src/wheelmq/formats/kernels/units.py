@@ -1,7 +1,4 @@
-"""Encode the queue units of a tick's records, grouped by queue.
-
-Twin: `store.queues.QueueTable.write`.
-"""
+"""Encode the queue units of a tick's records, grouped by queue. Twin: `store.queues.QueueTable.write`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Compile the kernels of this package for the types of their arguments, or load them from the cache.
 
-A Spark worker does this before its first task. The broker does it before it listens, with the kernels of all packages
-(`broker.fast.warm`). The first process compiles, and the others wait for it. A file mapped for reading only gives
-arrays of another type than a writable one. So the kernels of tasks are compiled for both.
+A Spark worker does this before its first task, and the broker before it listens (`broker.fast.warm`). The kernels of
+tasks are compiled for files mapped for reading, too.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ class Samples:
 
     @staticmethod
     def table(columns: int) -> npt.NDArray[np.int64]:
-        """Return a row of zeros."""
         return np.zeros((1, columns), np.int64)
 
 

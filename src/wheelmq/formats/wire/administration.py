@@ -46,7 +46,6 @@ class GroupQueueOffsets(msgspec.Struct, rename="camel", kw_only=True, frozen=Tru
 
     @property
     def behind(self) -> int:
-        """Number of messages that are stored and not consumed."""
         return self.broker_offset - self.consumer_offset
 
 
@@ -78,8 +77,8 @@ class GroupConnections(Body):
 class QueueOffsets(Body):
     """Queue offsets by queue as text.
 
-    Used in the answer to INVOKE_BROKER_TO_RESET_OFFSET, in the request RESET_CONSUMER_CLIENT_OFFSET, and in Apache's
-    file of a broadcast consumer's offsets. A request to a C++ client has a list of pairs instead of the table.
+    Used for INVOKE_BROKER_TO_RESET_OFFSET, RESET_CONSUMER_CLIENT_OFFSET, and in Apache's file of a broadcast consumer's
+    offsets. A request to a C++ client has a list of pairs instead of the table.
     """
 
     offset_table: dict[str, int] | list[tuple[dict[str, str | int], int]] = {}

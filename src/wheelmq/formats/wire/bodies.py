@@ -1,8 +1,8 @@
 """JSON bodies (RocketMQ: remoting.protocol.body, .heartbeat, .route).
 
-Readers ignore unknown keys and use defaults for missing ones. Java writes number keys unquoted, and queue keys as
-bare objects. The readers accept these forms too, and return a queue key as the text of its object. The writers quote
-numbers, which every client accepts (see the route's note in docs/request-codes.md). queue_tables writes maps by queue.
+Readers ignore unknown keys and use defaults for missing ones. They accept Java's forms too: unquoted number keys, and
+bare objects as queue keys, of which they return the text. The writers quote numbers, which every client accepts (see
+the route's note in docs/request-codes.md). queue_tables writes maps by queue.
 """
 
 from __future__ import annotations
@@ -66,8 +66,6 @@ class TransactionMetrics(Body):
 
 
 class TopicConfig(Body):
-    """A topic: queues and permissions."""
-
     topic_name: str = ""
     read_queue_nums: Int32 = 16
     write_queue_nums: Int32 = 16
@@ -130,7 +128,6 @@ class TopicConfigList(Body):
 
 
 TAG: Final = "TAG"
-"""The expression type of tag expressions."""
 
 
 class Subscription(Body):
@@ -151,10 +148,7 @@ class Subscription(Body):
 
     @classmethod
     def of_tags(cls, topic: str, text: str, version: int = 0) -> Self:
-        """Return the subscription for a tag expression: `*`, or tags between `||` (RocketMQ: FilterAPI).
-
-        Raises ValueError.
-        """
+        """Return the subscription for `*`, or tags between `||` (RocketMQ: FilterAPI). Raises ValueError."""
         if text in ("", "*"):
             return cls(topic=topic, sub_string="*", sub_version=version)
         tags = [tag for part in text.split("||") if (tag := java_trim(part))]
@@ -285,7 +279,6 @@ MASTER_ID: Final = 0
 
 
 def masters(brokers: Iterable[BrokerData]) -> dict[str, str]:
-    """Return the address of the master by broker name, for the brokers that have one."""
     return {data.broker_name: data.broker_addrs[MASTER_ID] for data in brokers if MASTER_ID in data.broker_addrs}
 
 

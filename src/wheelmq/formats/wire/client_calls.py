@@ -25,8 +25,8 @@ class CheckTransactionHeader(Header):
 class ResetOffsetHeader(Header):
     """INVOKE_BROKER_TO_RESET_OFFSET and RESET_CONSUMER_CLIENT_OFFSET.
 
-    They reset to the first message stored at or after a time, or to the end if the time is negative. They can also
-    reset one queue to a queue offset. Without `is_force`, no offset moves forward.
+    They reset to the first message stored at or after a time, to the end if the time is negative, or one queue to a
+    queue offset. Without `is_force`, no offset moves forward.
     """
 
     topic: str

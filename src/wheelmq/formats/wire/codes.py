@@ -6,10 +6,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """The operation of a request.
-
-    broker.admission.unsupported_codes lists the codes that are not served, with the reasons.
-    """
+    """The operation of a request. `broker.admission.unsupported_codes` lists the codes that are not served."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -178,8 +175,6 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """The outcome of a request."""
-
     SUCCESS = 0
     SYSTEM_ERROR = 1
     SYSTEM_BUSY = 2

@@ -52,6 +52,5 @@ def _value(name: str, value: str) -> str:
 
 
 def _short(text: str) -> str:
-    """Return `text` as one printable piece of at most FIELD_CHARS_MAX characters."""
     cut = text if len(text) <= FIELD_CHARS_MAX else f"{text[:FIELD_CHARS_MAX]}..."
     return cut if cut.isprintable() else ascii(cut)[1:-1]

@@ -1,6 +1,6 @@
 """Detection of a peer that does not speak RocketMQ's remoting protocol, from its first four bytes.
 
-As the length of a frame, these bytes give a number that explains nothing: HTTP/2 begins with 1347569952.
+As the length of a frame, these bytes explain nothing: HTTP/2 begins with 1347569952.
 """
 
 from __future__ import annotations

@@ -52,8 +52,6 @@ class FrameError(ValueError):
 
 
 class Command(msgspec.Struct):
-    """A request or an answer."""
-
     code: int
     opaque: int = 0
     flag: int = 0
@@ -104,8 +102,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def frame_end(buffer: Buffer, at: int, end: int) -> int | None:
-    """Return the end of the frame at byte `at`, or None while it is incomplete. Raises FrameError for a wrong
-    length."""
+    """Return the end of the frame at byte `at`; None while incomplete. Raises FrameError for a wrong length."""
     if end - at < 4:
         return None
     (length,) = _INT32.unpack_from(buffer, at)

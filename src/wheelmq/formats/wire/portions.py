@@ -25,8 +25,6 @@ from wheelmq.formats.disk.timer import TIMER_UNIT
 
 
 class FileKind(StrEnum):
-    """The kind of file that a portion is from."""
-
     QUEUE = "queue"
     WHEEL = "wheel"
     RECORD = "record"
@@ -49,7 +47,6 @@ CHAINED: Final = np.dtype([("position", "<i8"), ("unit", f"V{TIMER_UNIT.size}")]
 """A timer log unit and its position."""
 
 Ranges = npt.NDArray[Any]
-"""An array of RANGE."""
 
 
 class PortionError(ValueError):
@@ -63,7 +60,6 @@ def ranges_of(positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) ->
 
 
 def read_ranges(body: Buffer) -> Ranges:
-    """Return the ranges in a request's body. Raises PortionError."""
     raw = bytes(body)
     if len(raw) % RANGE.itemsize or len(raw) > RANGES_MAX * RANGE.itemsize:
         raise PortionError(

@@ -4,8 +4,7 @@
 {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:7}}
 ```
 
-Clients of 5.4.0 accept no other form (docs: the codes 202, 208, 220 to 223, 307, 317), so the writer uses it. The
-reader also accepts quoted keys.
+Clients of 5.4.0 accept no other form (docs: codes 202, 208, 220 to 223, 307, 317). The reader accepts quoted keys too.
 """
 
 from __future__ import annotations

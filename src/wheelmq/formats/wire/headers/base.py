@@ -29,9 +29,9 @@ class Header(msgspec.Struct, rename="camel", kw_only=True):
 
 
 def read(ext: dict[str, str], header: type[H]) -> H:
-    """Return the header in a request's extFields. Raises HeaderError.
+    """Return the header in a request's extFields. Raises HeaderError, as for a text that is no number.
 
-    Rejects a text that is no number. Any boolean text but `true` is false, as in Java: the C++ client writes 1.
+    Any boolean text but `true` is false, as in Java: the C++ client writes 1.
     """
     truth_values = _truth_values(header)
     if truth_values and (odd := [name for name in truth_values if ext.get(name, "false") not in ("true", "false")]):
@@ -44,12 +44,10 @@ def read(ext: dict[str, str], header: type[H]) -> H:
 
 @lru_cache(None)
 def _truth_values(header: type[Header]) -> tuple[str, ...]:
-    """Return the names on the wire of a header's boolean fields."""
     return tuple(one.encode_name for one in msgspec.structs.fields(header) if one.type in (bool, bool | None))
 
 
 def write(header: Header) -> dict[str, str]:
-    """Return the extFields of `header`, without the fields that are None."""
     return texts(**msgspec.to_builtins(header))
 
 

@@ -49,12 +49,10 @@ _SEND_LETTERS: Final = dict(
 
 
 def read_send_v2(ext: dict[str, str]) -> SendHeader:
-    """Return the send header of a request that names its fields by letters. Raises HeaderError."""
     return read({_SEND_LETTERS[name]: value for name, value in ext.items() if name in _SEND_LETTERS}, SendHeader)
 
 
 def write_send_v2(header: SendHeader) -> dict[str, str]:
-    """Return the extFields of a request that names its fields by letters."""
     fields = msgspec.to_builtins(header)
     return texts(**{letter: fields[name] for letter, name in _SEND_LETTERS.items()})
 

@@ -9,8 +9,7 @@ from wheelmq.formats.wire.headers.base import Header, Int32, Int64
 class ListTimersHeader(Header):
     """WMQ_LIST_TIMERS: pending messages from a place, which is an origin. Place 0 is the first.
 
-    With `soonest`, the answer has at most `count` messages of its places: those that are due soonest and before
-    `listed_before_ms`.
+    With `soonest`, at most `count` messages of its places: those due soonest and before `listed_before_ms`.
     """
 
     place: Int64 = 0
