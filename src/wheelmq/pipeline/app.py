@@ -4,8 +4,7 @@
                                    [--name NAME] [--over-the-wire] [--log-dir DIR]
 
 It prints its events as JSON lines on standard output. A query that ends is started again under a new lease. When the
-JVM is gone, the process ends, and its supervisor (pipeline.supervisor) starts it again. A restart needs no state of
-the process, because the broker has all of it.
+JVM is gone, the process ends, and its supervisor (pipeline.supervisor) starts it again, without any state.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ _saying = threading.Lock()
 
 
 def say(event: str, **fields: object) -> None:
-    """Print an event as one JSON line on standard output."""
     with _saying:
         print(json.dumps({"event": event, **fields}), flush=True)
 

@@ -1,12 +1,10 @@
-"""One broker of the application: its lease, and the query that runs under it.
+"""One broker of the application: its lease, and the query that runs under it, in a thread of its own.
 
-Each broker has its own thread. A broker that is down or slow, or whose turn hangs, blocks only its own thread and
-query.
+A broker that is down or slow, or whose turn hangs, blocks only its own thread and query.
 
-A turn may hang: a task does not end, or the planner asks for no plan. With each renewal, the broker reports for how
-long it has received no request for the lease's turns. After a deadline, the thread stops the query and starts another
-one under a new lease. Later requests of the old query are STALE. The thread also stops a query when the broker
-rejects a renewal, because the lease is over, and when the broker has not answered a renewal for that long.
+A turn may hang: a task does not end, or the planner asks for no plan. With each renewal, the broker reports the time
+without a request for the lease's turns. After a deadline, the thread stops the query and starts another one under a new
+lease. It does so, too, when the broker rejects a renewal or does not answer one for that long.
 """
 
 from __future__ import annotations
@@ -57,8 +55,6 @@ class Link(Protocol):
 
 
 class RunningQuery(Protocol):
-    """A query that does turns."""
-
     @property
     def is_active(self) -> bool: ...
 
@@ -123,7 +119,6 @@ class BrokerTurns:
         self._thread.start()
 
     def stop(self) -> None:
-        """Make the thread end its query and itself."""
         self._stopping.set()
 
     def join(self, deadline_s: float) -> None:
@@ -193,10 +188,7 @@ class BrokerTurns:
         return least_s * (1 << min(self._given_up, QUIET_DOUBLINGS_MAX))
 
     def _give_up(self, query: RunningQuery, why: str) -> None:
-        """Stop a query that may hang. Its tasks are killed with their workers.
-
-        Raises RuntimeError when more than LEFT_BEHIND_MAX queries do not stop.
-        """
+        """Stop a query that may hang, with its tasks. Raises RuntimeError after LEFT_BEHIND_MAX that do not stop."""
         try:
             query.stop()
         except Py4JError as problem:
@@ -207,7 +199,6 @@ class BrokerTurns:
         self._end(query, f"stopped: {why}")
 
     def _end(self, query: RunningQuery, why: str) -> None:
-        """Report the end of the query. The next step starts another one."""
         self._query = None
         query.remove_checkpoint()
         self._say("query ended", broker=self.broker, epoch=self._epoch, why=why)

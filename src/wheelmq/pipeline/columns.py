@@ -19,6 +19,5 @@ SPARK_SCHEMA: Final = ", ".join(f"{name} {_SPARK[code]}" for name, code in _TYPE
 
 
 def to_batch(rows: StagedRows) -> pa.RecordBatch:
-    """Return staged rows as an Arrow batch of ARROW_SCHEMA."""
     arrays = [pa.array(np.ascontiguousarray(rows[field.name]), type=field.type) for field in ARROW_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)

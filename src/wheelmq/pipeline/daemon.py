@@ -1,16 +1,14 @@
 """The process from which Spark forks its Python workers, prepared before the first fork.
 
-Spark runs `python -m <this module> <worker module>`, and requests a worker from it when no worker is idle. Spark ends
-workers that were idle for a minute, but not the daemon. Without preparation, each worker first imports PyArrow,
-PySpark's worker and our own modules. The daemon imports them once, before any fork, so a worker costs only a fork.
-The workers that plan a Python data source come from PySpark's own daemons. Spark requests those once per query.
+Spark runs `python -m <this module> <worker module>`, and requests a worker from it when none is idle. The daemon
+imports PyArrow, PySpark's worker and our own modules once, so a worker costs only a fork. The workers that plan a
+Python data source come from PySpark's own daemons, once per query.
 
-An import before a fork must leave no thread running. A fork copies only the thread that called it, and a lock that
-another thread held stays locked forever. So `_forbid_threads` exists, and the daemon warns about a module that
-started a thread.
+An import before a fork must leave no thread running: a lock that another thread held stays locked forever. So
+`_forbid_threads` exists, and the daemon warns about a module that started a thread.
 
 The daemon also imports the modules named in the environment variable WHEELMQ_WORKER_PRELOAD, separated by commas. The
-pipeline uses it to compile its kernels, or to read them from their cache, before a worker needs them.
+pipeline uses it to compile or load its kernels before a worker needs them.
 """
 
 from __future__ import annotations
@@ -51,7 +49,6 @@ def preload(worker_module: str) -> None:
 
 
 def hooks() -> list[str]:
-    """Return the modules that the environment names."""
     return [name for part in os.environ.get(PRELOAD_VARIABLE, "").split(",") if (name := part.strip())]
 
 
@@ -67,7 +64,6 @@ def _forbid_threads() -> None:
 
 
 def main() -> None:
-    """Import the modules, then run PySpark's own daemon."""
     preload(sys.argv[1] if len(sys.argv) > 1 else "pyspark.worker")
     from pyspark.daemon import manager
 

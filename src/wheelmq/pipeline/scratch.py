@@ -1,7 +1,7 @@
 """Scratch folders of this process. They do not outlive it.
 
-The next process removes the folders of a killed one. A lock on a file next to a folder protects it. The kernel
-releases the lock when the process dies, for any reason.
+A lock on a file next to a folder protects it. The kernel releases the lock when the process dies, for any reason, and
+the next process removes the folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ _held: dict[Path, tuple[Path, int]] = {}
 
 
 def folder(kind: str, base: Path | None = None) -> Path:
-    """Create a folder inside this process's scratch folder in `base`."""
     base = base or Path(tempfile.gettempdir())
     if base not in _held:
         _held[base] = _hold(base)

@@ -1,7 +1,6 @@
 """The brokers that the application serves: those of the command line, and those that a name server knows now.
 
-A broker is served from its registration on. A broker that has left the name server is served until it does not answer
-either, because a restarted name server knows no broker for a while.
+A broker that has left the name server is served until it does not answer either: a restarted one knows no broker.
 """
 
 from __future__ import annotations
@@ -91,7 +90,6 @@ class Serving:
         return None
 
     def _report(self, problem: str) -> None:
-        """Report when no name server answers any more, and when one answers again."""
         if bool(problem) != bool(self._last_problem):
             if problem:
                 log.warning("no name server returns the list of brokers: %s", problem)

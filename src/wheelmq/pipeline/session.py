@@ -1,9 +1,7 @@
 """A Spark session for many small turns.
 
-A process has one session, because PySpark holds its gateway in a class. `open_session` starts the JVM (gateway.py)
-with settings that make a small turn cheap. `close_session` ends the JVM and every worker before it returns.
-
-Spark writes all its files into scratch folders of this process (scratch.py).
+A process has one session, because PySpark holds its gateway in a class. `open_session` starts the JVM (gateway.py).
+`close_session` ends it and every worker before it returns. All files are in scratch folders (scratch.py).
 """
 
 from __future__ import annotations
@@ -165,10 +163,10 @@ def scratch_checkpoint() -> Path:
 def start_turns(
     rows: DataFrame, turn: Callable[[DataFrame, int], None], checkpoint: Path, name: str | None = None
 ) -> StreamingQuery:
-    """Start a query that passes every batch to `turn`. Its progress stays in memory, and it has its own FAIR pool.
+    """Start a query that passes every batch to `turn`, in its own FAIR pool. `checkpoint` must be new and empty.
 
-    Each start needs a new, empty checkpoint. Progress is not in files, because Hadoop's local file system would fork a
-    `chmod` for each of a batch's four files. Spark does not call the source's `commit`.
+    Progress stays in memory, because Hadoop's local file system would fork a `chmod` for each of a batch's four files.
+    Spark does not call the source's `commit`.
     """
     context = rows.sparkSession.sparkContext
     writer = rows.writeStream.foreachBatch(turn).option("checkpointLocation", str(checkpoint))

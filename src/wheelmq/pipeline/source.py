@@ -1,8 +1,7 @@
 """The streaming source of the pipeline: a micro-batch is a turn, and its end offset is the broker's plan.
 
-`latestOffset` is a long poll at the broker. Without work it returns the start offset, and Spark runs no batch.
-`partitions` computes ranges from the plan alone. `read` runs in tasks. It maps the store if the task sees the
-broker's own folder, and otherwise reads over the wire.
+`latestOffset` is a long poll at the broker. Without work it returns the start offset, and Spark runs no batch. `read`
+runs in tasks. It maps the store if the task sees the broker's own folder, and otherwise reads over the wire.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ class TimerSource(DataSource):  # type: ignore[misc]
 def timer_source(number: int) -> type[TimerSource]:
     """Create a source with its own name, for the queries of one broker.
 
-    Each stream that starts writes into the map of environment variables of its registered source, without a lock
-    (Spark: PythonStreamingSourceRunner.init). If two streams of one source start at the same moment, no task can read
-    the map any more (OptionalDataException), until the application ends.
+    Each stream that starts writes into a map of its registered source, without a lock (Spark:
+    PythonStreamingSourceRunner.init). If two streams of one source start at once, no task can read the map any more
+    (OptionalDataException), until the application ends.
     """
 
     def name(cls: type[TimerSource]) -> str:

@@ -1,10 +1,8 @@
 """The supervisor of the pipeline. It starts a driver that died again, at once and with the same holder id.
 
-A lease belongs to a random holder id. The new driver opens the lease with the same id, so it does not wait until the
-lease of the dead driver lapses. The broker's armed references cover the seconds that Spark needs to start.
-
-A driver that hangs does not die. The supervisor asks the brokers every two seconds whether the driver makes progress
-(`progress`). It kills a driver that makes none, with its JVM and workers, and starts another one.
+With that id, the new driver does not wait until the lease of the dead one lapses. The broker's armed references cover
+the seconds that Spark needs to start. A driver that hangs does not die. The supervisor asks the brokers every two
+seconds whether it makes progress (`progress`), and kills a driver that makes none, with its JVM and workers.
 """
 
 from __future__ import annotations
@@ -39,8 +37,6 @@ STOP_DEADLINE_S: Final = 30.0
 
 
 class PipelineState(StrEnum):
-    """The state of the driver, as it reports it."""
-
     STARTING = "starting"
     """Spark's JVM starts."""
     WAITING = "waiting"
@@ -50,9 +46,9 @@ class PipelineState(StrEnum):
 
 
 class PipelineSupervisor:
-    """Keeps one driver running. Calls `on_change` with a text when the driver's state has changed.
+    """Keeps one driver running, for `brokers` and those registered at the name servers `namesrv` at the moment.
 
-    The driver serves `brokers`, and those that are registered at the name servers `namesrv` at the moment.
+    Calls `on_change` with a text when the driver's state has changed.
     """
 
     def __init__(
@@ -111,7 +107,6 @@ class PipelineSupervisor:
         return stopped
 
     async def _watch(self) -> None:
-        """Ask the brokers regularly, and end a driver that hangs."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -122,7 +117,6 @@ class PipelineSupervisor:
                 self._problems.pop("look", None)
 
     async def _check_progress(self) -> None:
-        """Ask the brokers once, and end the driver if it hangs."""
         brokers = sorted(self._brokers)
         answers = dict(zip(brokers, await asyncio.gather(*map(self._ask, brokers)), strict=True))
         pid = self.child.pid
@@ -135,7 +129,6 @@ class PipelineSupervisor:
             await self._end_hung(pid, why)
 
     async def _ask(self, broker: str) -> TurnProgress | None:
-        """Ask a broker about its pipeline. Returns None without an answer."""
         caller = self._callers.get(broker)
         if caller is None:
             caller = self._callers[broker] = RpcClient(broker)

@@ -38,17 +38,15 @@ POLL_S = 0.02
 
 
 def make_startup_cache() -> bool:
-    """Create the start-up cache now, in this process, which must have no open session. Takes some 30 s.
+    """Create the start-up cache now, for images and installers. Takes some 30 s. No session may be open.
 
-    This is for images and installers. Returns False if there is a cache already, if another process creates it, or if
-    this Java supports none.
+    Returns False if there is a cache already, another process creates it, or this Java supports none.
     """
     cache = startup_cache(find_java())
     return cache is not None and cache.make(_exercise)
 
 
 def _exercise(options: tuple[str, ...]) -> None:
-    """Run Spark as the pipeline does, so that the JVM records the needed classes."""
     opened = open_jvm(find_java(), spark_settings("wheelmq-training", "local[2,4]", {}), None, options=options)
     try:
         _run_turns(opened.session)
@@ -125,10 +123,7 @@ def train() -> None:
 
 
 def _leave_with_parent() -> None:
-    """Wait for the end of stdin, which comes when the parent is gone, and end at once.
-
-    The JVM would notice the end of this process too, but would first write its record.
-    """
+    """Wait for the end of stdin, which comes when the parent is gone, and end at once: the JVM writes no record."""
     os.read(sys.stdin.fileno(), 1)
     kill(family(os.getpid())[1:])
     os._exit(1)

@@ -55,7 +55,6 @@ def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame
 
 
 def uploaded(rows: DataFrame, broker: str, terms: dict[str, Any]) -> DataFrame:
-    """Decide the rows of the source and upload them to the broker. Returns a summary row for each task."""
     precision_ms = int(terms["precision_ms"])
     turn_rows = decide(rows, int(terms["roll_window_slots"]) * precision_ms, precision_ms)
     return map_in_arrow(turn_rows, uploader(broker, int(terms["epoch"])), SUMMARY)

@@ -18,8 +18,6 @@ from wheelmq.pipeline.turn import Turn, uploaded
 
 
 class TurnQuery:
-    """A query that was started."""
-
     def __init__(self, query: StreamingQuery, checkpoint: Path) -> None:
         self._query = query
         self._checkpoint = checkpoint
@@ -37,7 +35,6 @@ class TurnQuery:
         self._query.stop()
 
     def remove_checkpoint(self) -> None:
-        """Remove the files of a query that ended. No query reads them again."""
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
 
