@@ -1,7 +1,6 @@
 """The commit log: consecutive records in mapped files (RocketMQ: CommitLog).
 
-The writer reserves room, which may begin the next file, writes the record, and advances the end. A record never
-crosses a file border: a blank fills the rest of a file in which the record does not fit.
+A record never crosses a file border: a blank fills the rest of a file in which the record does not fit.
 """
 
 from __future__ import annotations
@@ -50,31 +49,24 @@ class CommitLog:
         self.end = LogPosition(files.start)
         self.synced = LogPosition(files.start)
         self.last_store_ms = Millis(0)
-        """Store time of the last record."""
         self.damaged: frozenset[LogPosition] = frozenset()
         """Positions of records that are not delivered, because their bodies have changed since they were stored."""
         self._joined: Bytes = np.empty(0, np.uint8)
 
     @property
     def start(self) -> LogPosition:
-        """The first byte that still exists."""
         return LogPosition(self.files.start)
 
     def store_ms(self) -> Millis:
-        """Return the store time of a record appended now: the clock, but never less than the store time of the last
-        record."""
+        """Return the store time of a record appended now: the clock, but never less than that of the last record."""
         return max(self.last_store_ms, self._clock.now_ms())
 
     def advance(self, end: LogPosition, store_ms: Millis) -> None:
-        """Note that records were written up to `end`, the last of them with store time `store_ms`."""
         if end > self.end:
             self.end, self.last_store_ms = end, store_ms
 
     def reserve(self, size: int) -> MappedFile:
-        """Return a file in which `size` bytes fit at `end`. Begins the next file if needed.
-
-        Raises DiskFull. If the next file cannot be created, nothing has changed.
-        """
+        """Return a file in which `size` bytes fit at `end`, maybe the next. Raises DiskFull with nothing changed."""
         file_bytes = self.files.file_bytes
         assert size + BLANK_BYTES <= file_bytes, (size, file_bytes)
         at = self.end % file_bytes
@@ -95,8 +87,8 @@ class CommitLog:
     def append(self, record: bytes, store_ms: Millis) -> LogPosition:
         """Write an encoded record at `end`, in the file that `reserve` returned. Returns its position.
 
-        The record must contain `end` as its position and `store_ms` as its store time. Size and magic are written
-        last: a record cut short by a kill has neither.
+        The record must contain `end` as its position and `store_ms` as its store time. Size and magic are written last:
+        a record cut short by a kill has neither.
         """
         position = self.end
         at = position % self.files.file_bytes
@@ -169,8 +161,7 @@ class CommitLog:
         return None if position in self.damaged else self._record_at(position)
 
     def record_store_ms(self, position: LogPosition) -> Millis | None:
-        """Return the store time of the record that begins at `position`, even if its body is damaged;
-        None without a record."""
+        """Return the store time of the record at `position`, even if its body is damaged; None without a record."""
         record = self._record_at(position)
         return None if record is None else record.store_ms
 

@@ -1,7 +1,6 @@
 """Reads and writes the JSON files of the config folder (RocketMQ: ConfigManager).
 
-Each change replaces the file atomically and keeps the previous one as `.bak`. If a file cannot be decoded, its `.bak`
-is read instead.
+Each change replaces the file atomically and keeps the previous one as `.bak`, which is read if the file is damaged.
 """
 
 from __future__ import annotations
@@ -45,16 +44,11 @@ def load(disk: Disk, path: Path, shape: type[T]) -> T | None:
 
 
 def save(disk: Disk, path: Path, value: Any) -> None:
-    """Replace the file at `path` by `value`. Keeps the previous file as `.bak`."""
     disk.replace(path, encode(value), keep_previous=True)
 
 
 def encode(value: Any) -> bytes:
-    """Return `value` as indented JSON.
-
-    The tables of a struct are encoded in parts, so that a large table does not keep the interpreter's lock from the
-    loop.
-    """
+    """Return `value` as indented JSON, encoded in parts, so that a large table does not keep the interpreter's lock."""
     if not isinstance(value, msgspec.Struct):
         return msgspec.json.format(bodies.write(value), indent=2)
     fields = []
@@ -73,5 +67,4 @@ def _encode_table(table: dict[Any, Any]) -> bytes:
 
 
 def _formatted(value: Any) -> bytes:
-    """Return `value` as indented JSON, one level below the top."""
     return msgspec.json.format(bodies.write(value), indent=2).replace(b"\n", b"\n  ")

@@ -23,7 +23,7 @@ Units = npt.NDArray[Any]
 
 
 class ConsumeQueue:
-    """The units of one queue. `start` is the queue offset of the first unit, `end` the offset of the next one.
+    """The units of one queue. `start` is the queue offset of the first unit, `end` that of the next one.
 
     The first units may be blanks: they fill the first file up to the queue's first message.
     """
@@ -70,11 +70,7 @@ class ConsumeQueue:
         self.end = max(self.end, QueueOffset(offset + len(raw) // QUEUE_UNIT.size))
 
     def may_go_on_at(self, offset: QueueOffset, position: LogPosition) -> bool:
-        """Return whether the record at log position `position` can have `offset`.
-
-        The log between the last unit's record and `position` must have room for the records of all offsets in
-        between.
-        """
+        """Return whether the record at `position` of the log can have `offset`: the log has room for those between."""
         if offset <= self.end:
             return True
         if self.start == self.end:
@@ -104,8 +100,7 @@ class ConsumeQueue:
         return np.frombuffer(self.files.file_at(position).view, QUEUE_UNIT.dtype, count, at)
 
     def chunks(self, first: QueueOffset | None = None, *, ahead: bool = False) -> Iterator[Units]:
-        """Yield all units from `first` or `start` on, file by file.
-        `ahead` reads each file from disk in advance, for callers that read all units."""
+        """Yield all units from `first` or `start` on, file by file. `ahead` reads each file from disk in advance."""
         offset = self.start if first is None else first
         while offset < self.end:
             units = self.read(offset, self.units_per_file)
@@ -117,8 +112,7 @@ class ConsumeQueue:
             offset = QueueOffset(offset + len(units))
 
     def skip_blanks(self, offset: QueueOffset) -> QueueOffset:
-        """Return the offset of the first message at or after `offset`, or `end` without one.
-        Requires `start <= offset`."""
+        """Return the offset of the first message at or after `offset` >= `start`, or `end` without one."""
         count = 1
         while offset < self.end:
             units = self.read(offset, count)
@@ -130,20 +124,17 @@ class ConsumeQueue:
         return offset
 
     def position_from(self, index: int, otherwise: LogPosition) -> LogPosition:
-        """Return the position of the first record at or after `index`, or `otherwise` without one."""
         offset = self.skip_blanks(QueueOffset(max(index, self.start)))
         return otherwise if offset >= self.end else LogPosition(int(self.read(offset, 1)["position"][0]))
 
     def drop_before(self, log_start: LogPosition) -> Callable[[], None] | None:
-        """Set `start` to the first unit whose record is still in the log.
-        Returns the job that removes the files before it, if any."""
+        """Set `start` to the first unit whose record is in the log. Returns the job that removes files before it."""
         self.start = self._first_at(log_start)
         self._synced = max(self._synced, self.start)
         return self.files.drop_before(self.start * QUEUE_UNIT.size)
 
     def remove(self) -> Callable[[], None] | None:
-        """Delete all messages; the queue continues at its end. Returns the job that removes the files before it, if
-        any.
+        """Delete all messages; the queue continues at its end. Returns the job that removes the files before it.
 
         Units in the last file are replaced by blanks, so that a start does not find them. Raises DiskFull.
         """
@@ -174,8 +165,7 @@ class ConsumeQueue:
     def cut_log(self, log_end: LogPosition) -> None:
         """Drop the units at the tail whose records end after `log_end`, and everything after them.
 
-        A power cut may have left holes among the units and units after the end, because pages reach the disk in any
-        order.
+        A power cut may leave holes among the units, and units after the end: pages reach the disk in any order.
         """
         end, count = self.end, TAIL_UNITS
         while end > self.start:
@@ -200,7 +190,6 @@ class ConsumeQueue:
 
     @property
     def unsynced(self) -> int:
-        """Number of units written since the last sync."""
         return self.end - self._synced
 
     def sync_job(self) -> Callable[[], None]:

@@ -1,8 +1,8 @@
 """Removes expired files of the store (RocketMQ: CleanCommitLogService, CleanConsumeQueueService).
 
-Log files are removed from the oldest on, once all their records are older than the reserved time. This happens at the
-configured hours or when the disk fills. On a nearly full disk their age is ignored. Needed files always stay: the
-newest file, and every file from the oldest pending message on. Queue and index files are removed after the log files.
+Log files are removed from the oldest on, once all their records are older than the reserved time, at the configured
+hours or when the disk fills. On a nearly full disk their age is ignored. Needed files always stay: the newest file, and
+every file from the oldest pending message on. Queue and index files are removed after the log files.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ class Expiry:
         self._is_stuck = forcibly and upto == store.log.start
 
     def _expired_to(self, *, regardless_of_age: bool) -> LogPosition:
-        """Return the position at which the log may begin."""
         store = self._store
         files = store.log.files
         upto = store.log.start
@@ -87,16 +86,15 @@ class Expiry:
         return upto
 
     def _is_before(self, position: LogPosition, oldest_ms: Millis) -> bool:
-        """Return whether the first record of the file at `position`, and so every record before it, is older than
-        `oldest_ms`."""
+        """Return whether the first record of the file at `position`, and so each before it, is older than that."""
         store_ms = self._store.log.record_store_ms(position)
         return store_ms is not None and store_ms < oldest_ms
 
     def drop_before(self, position: LogPosition) -> None:
         """Remove the log before `position` and then its references in queues and index, off the loop.
 
-        The references are removed once the removal of the log files is on disk. Otherwise a record that reappears
-        after a power cut would have no place in its queue.
+        The removal of the log files is on disk first. Otherwise a record that reappears after a power cut would have no
+        place in its queue.
         """
         store, folder = self._store, self._store.log.files.folder
         jobs = [store.log.files.drop_before(position), lambda: store.disk.sync_folder(folder)]

@@ -1,13 +1,9 @@
 """The message index: finds records by key. Jobs on a worker build it from the log (RocketMQ: IndexService).
 
-No send or pull waits for it. It reads the log up to the last record with a queue unit and adds each key to its last
-file. When that file is full, it begins another one. After a stop the files show where to continue.
+It reads the log up to the last record with a queue unit. After a stop the files show where to continue. A file torn by
+a power cut is rolled back to the entries that the last snapshot knows to be on disk, or removed.
 
-A power cut may have torn a file. It is then rolled back to the entries that the last snapshot knows to be on disk, or
-removed. The missing entries are created again from the log.
-
-A query may miss a record that was just stored. A cancel must not: `find_all` finds every record before `indexed_to`,
-or raises.
+A query may miss a record that was just stored. A cancel must not: `find_all` finds each one before `indexed_to`.
 """
 
 from __future__ import annotations
@@ -62,8 +58,7 @@ log = logging.getLogger(__name__)
 STEP_BYTES: Final = 16 << 20
 """Maximum bytes of the log that one job reads."""
 GATHER_S: Final = 0.02
-"""Records that arrive within this time are indexed by one job, because each job wakes a thread that needs the
-interpreter's lock."""
+"""Records that arrive within this time are indexed by one job, because each job takes the interpreter's lock."""
 GATHER_BYTES: Final = 256 << 10
 """A backlog of this size is indexed at once, without waiting for GATHER_S."""
 UNKEYED_MAX: Final = 1000
@@ -86,8 +81,6 @@ class IndexMatches(NamedTuple):
 
 
 class MessageIndex:
-    """The index files of a store."""
-
     def __init__(self, store: Store, worker: Worker, size: IndexSize) -> None:
         """Open the index files. Raises ValueError when `size` leaves no room for an entry."""
         if size.slots < 1 or size.units < 2:
@@ -190,8 +183,7 @@ class MessageIndex:
         return int(state[kernel.AT]), int(outcome)
 
     def _add_one(self, source: MappedFile, base: int, at: int) -> int:
-        """Index the record at byte `at`. Returns the byte of the next record.
-        Raises RecordError if no record is at `at` or after it."""
+        """Index the record at byte `at`. Returns the byte of the next record. Raises RecordError without one."""
         if BLANK.unpack_from(source.view, at) == (source.size - at, BLANK_MAGIC):
             return source.size
         try:
@@ -219,7 +211,6 @@ class MessageIndex:
         return at + record.size
 
     def _put(self, code: int, position: LogPosition, store_ms: Millis) -> bool:
-        """Add an entry. Returns False if no file has room for it."""
         if not self._files:
             return False
         with self._alone():
@@ -229,8 +220,7 @@ class MessageIndex:
     def _alone(self) -> Iterator[None]:
         """Hold the exclusive right to read and write chains.
 
-        Only the job and the loop compete for it, and the first to ask is next. A job that adds many records yields to
-        the loop.
+        Only the job and the loop compete for it, and the first to ask is next. A long job yields to the loop.
         """
         with self._next_in:
             self._wanted[0] = 1
@@ -259,8 +249,7 @@ class MessageIndex:
     def _next_name(self) -> str:
         """Return the name of a new file. It is greater than all existing names and the name in the snapshot's mark.
 
-        The mark counts even if its file is gone and the clock was set back: a file with a smaller name counts as
-        complete.
+        The mark counts even if its file is gone and the clock was set back: files with smaller names count as complete.
         """
         known = [self._files[-1].path.name] if self._files else []
         if self._store.index_mark is not None:
@@ -282,8 +271,7 @@ class MessageIndex:
     # Reading -------------------------------------------------------------------------------------------------------
 
     def find(self, topic: str, key: str, begin_ms: Millis, end_ms: Millis, most: int) -> IndexMatches:
-        """Return the newest records with a key that were stored from `begin_ms` to `end_ms`, at most `most`, oldest
-        first.
+        """Return the newest records with a key that were stored from `begin_ms` to `end_ms`, at most `most`, in order.
 
         Some may have another key with the same hash.
         """
@@ -302,8 +290,8 @@ class MessageIndex:
     def find_all(self, topic: str, key: str, since: Callable[[], LogPosition]) -> list[LogPosition]:
         """Return the positions of all records with a key from `since()` to before `indexed_to`, oldest first.
 
-        The result may contain further records, also records with another key of the same hash. Raises IndexDamaged
-        for a file with invalid content, and ChainTooLong if too many keys share a slot.
+        The result may contain further records, also records with another key of the same hash. Raises IndexDamaged for
+        a file with invalid content, and ChainTooLong if too many keys share a slot.
         """
         code = index_hash(topic, key)
         found: set[LogPosition] = set()
@@ -320,10 +308,7 @@ class MessageIndex:
         return sorted(position for position in found if position >= self._store.log.start)
 
     def sync(self) -> IndexMark | None:
-        """Sync the last file. Returns the mark of the entries on disk, or None without any. Raises OSError.
-
-        It must run on the worker of the index, and so between its jobs.
-        """
+        """Sync the last file, on the index's worker. Returns the mark of entries on disk, or None. Raises OSError."""
         if not self._files or self._sync_has_failed:
             return None
         file = self._files[-1]
@@ -375,8 +360,7 @@ class MessageIndex:
                 break
 
     def _whole_file(self, name: str) -> MappedFile | None:
-        """Return the file if its entries are known to be on disk and refer to records in the log; else None.
-        Raises OSError."""
+        """Return the file if its entries are on disk and refer to records in the log; else None. Raises OSError."""
         store = self._store
         try:
             file = store.disk.map(self._folder / name, self._size.file_bytes)
@@ -392,8 +376,7 @@ class MessageIndex:
     def _was_full(self, file: MappedFile) -> bool:
         """Return whether a file was full, and so synced, before the checkpoint was written.
 
-        The header is a page like any other. A power cut may have left it out; then it is zero, and the file counts as
-        not full.
+        The header is a page like any other. Without it after a power cut, the file counts as not full.
         """
         header, known_ms = INDEX_HEADER.unpack(file.view), self._store.index_ms
         if header["end_ms"] == known_ms:
@@ -402,8 +385,7 @@ class MessageIndex:
         return bool(header["count"] > 1 and header["end_ms"] < known_ms)
 
     def _taken_back(self, file: MappedFile) -> bool:
-        """Roll a file that was in use at the stop back to the entries known to be on disk. Returns whether that is
-        possible.
+        """Roll a file in use at the stop back to the entries on disk. Returns whether that is possible.
 
         It is possible for the file of the mark. The files before it are complete on disk.
         """
@@ -420,8 +402,7 @@ class MessageIndex:
         return end_ms is not None and roll_back(file.view, self._size, mark.next_unit, mark.position, end_ms)
 
     def _joins(self, file: MappedFile) -> bool:
-        """Return whether the log has no record with a key between the previous file and this one: a file may have
-        been removed."""
+        """Return whether the log has no key between the previous file and this one: a file may have been removed."""
         header, commit_log = INDEX_HEADER.unpack(file.view), self._store.log
         at = self._behind(INDEX_HEADER.unpack(self._files[-1].view)) if self._files else commit_log.start
         at = max(at, commit_log.start)
@@ -438,8 +419,7 @@ class MessageIndex:
         return False
 
     def _behind(self, header: dict[str, int]) -> LogPosition:
-        """Return the position after the last record of a file.
-        If the file is full, return that record's own position, because the file may lack some of its keys."""
+        """Return the position after a file's last record, or of it: a full file may lack some of its keys."""
         position = LogPosition(header["end_position"])
         record = self._store.log.record_at(position)
         if record is None or header["count"] >= self._size.units:

@@ -1,8 +1,6 @@
-"""The journal: one row for each record appended in the running round or tick.
+"""The journal: one row for each record appended in the running round or tick, in log order.
 
-The writers of the commit log, compiled and plain, add rows. At the end of the round or tick the store derives queue
-units from them and the timer takes the parked messages. Then the journal is cleared. Rows are in log order.
-`formats.kernels.journal` defines their columns.
+The store derives queue units from the rows, then the timer takes the parked messages (`formats.kernels.journal`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A sequence of mapped files that is read as one array of bytes (RocketMQ: MappedFileQueue).
+"""A sequence of mapped files of one size that is read as one array of bytes (RocketMQ: MappedFileQueue).
 
-All files have one size. A file is named by the position of its first byte. Expiry may have removed the first files,
-so the sequence begins at `start`, not at 0. A file is mapped at its first use.
+A file is named by the position of its first byte. Expiry removes first files, so `start` is not always 0.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ NAMES_ABOVE: Final = 2
 class MappedFiles:
     """The mapped files of one or many sequences; with `most`, about that many at most.
 
-    The least recently used file is dropped. Views of it stay valid, and the system unmaps it after the last one. A
-    file that may hold unsynced bytes stays mapped: the system reports a disk error only through a file that was open
-    at the time of the error.
+    The least recently used file is dropped. Views of it stay valid. A file that may hold unsynced bytes stays mapped:
+    the system reports a disk error only through a file that was open at the time of the error.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -65,9 +63,8 @@ class MappedFiles:
 class MappedSequence:
     """The mapped files of one folder.
 
-    With `step_bytes` the files are sparse: they get disk space in steps of this size as they grow. Neither their
-    bytes nor their names are durable before `sync_job` has run. Sparse files suit data that can be derived from other
-    files.
+    With `step_bytes` the files are sparse: they get disk space in steps of this size. Neither their bytes nor their
+    names are durable before `sync_job` has run. They suit data that can be derived from other files.
     """
 
     def __init__(
@@ -98,11 +95,9 @@ class MappedSequence:
         self._room = (0, 0)
         """The range of bytes of one file that is known to have disk space."""
         self._has_new_names = bool(starts)
-        """Whether file names may not be on disk yet.
-        This includes existing files: a killed process may have created them."""
+        """Whether file names may not be on disk yet, also of existing files: a killed process may have created them."""
         self.start = starts[0] if starts else 0
         self.end = starts[-1] + file_bytes if starts else 0
-        """End of the last file."""
 
     def file_at(self, position: int) -> MappedFile:
         """Return the file that holds byte `position`. It must exist."""
@@ -118,10 +113,9 @@ class MappedSequence:
         return self._disk.map(self.folder / file_name(start), self.file_bytes, sparse=self._is_sparse)
 
     def grow(self, position: int, size: int = 1) -> MappedFile:
-        """Return the file for writing `size` bytes at `position`. Creates the file and allocates disk space if
-        needed.
+        """Return the file for writing `size` bytes at `position`. Creates it and allocates space. Raises DiskFull.
 
-        A sequence without files begins at that file. Otherwise a new file must be the next one. Raises DiskFull.
+        A sequence without files begins at that file. Otherwise a new file must be the next one.
         """
         start = position - position % self.file_bytes
         if self.start == self.end:
@@ -152,10 +146,10 @@ class MappedSequence:
         return self._room[0] <= position < self._room[1]
 
     def ahead_job(self, count: int, populate_bytes: int) -> Callable[[], list[MappedFile]]:
-        """Return the job that creates the next `count` files and populates the first bytes of each.
+        """Return the job that creates the next `count` files and populates the first bytes of each. Raises DiskFull.
 
-        The job may run off the loop. Pass its result to `take_ahead`. Raises DiskFull without space for the next
-        file. Further files are created only if the disk has space for two of them, because queues need space too.
+        The job may run off the loop. Pass its result to `take_ahead`. Further files than the next are created only if
+        the disk has space for two of them, because queues need space too.
         """
         starts = [start for i in range(count) if (start := self.end + i * self.file_bytes) not in self._ahead]
         is_next = self.end
@@ -186,8 +180,7 @@ class MappedSequence:
         return end
 
     def made_at(self, position: int) -> MappedFile:
-        """Return the file that holds byte `position`, which must be before `made_to`.
-        The file may be one created ahead."""
+        """Return the file that holds byte `position`, before `made_to`: also one created ahead."""
         return self._ahead.get(position - position % self.file_bytes) or self.file_at(position)
 
     def take_ahead(self, files: list[MappedFile]) -> None:
@@ -198,15 +191,13 @@ class MappedSequence:
                 self._ahead[start] = file
 
     def read(self, position: int, size: int) -> memoryview:
-        """Return `size` bytes from `position` on. They must lie in one file."""
         file = self.file_at(position)
         at = position % self.file_bytes
         assert at + size <= self.file_bytes, (position, size)
         return file.view[at : at + size]
 
     def written_bytes(self, start: int) -> int:
-        """Return the number of bytes at the beginning of the file at `start` that may hold data, up to the first
-        hole."""
+        """Return the number of bytes at the beginning of the file at `start` that may hold data, before any hole."""
         found = self._disk.written(self.folder / file_name(start), 0, self.file_bytes)
         return found[0][1] if found and found[0][0] == 0 else 0
 
@@ -253,11 +244,10 @@ class MappedSequence:
         return file.synced_bytes >= (position - 1) % self.file_bytes + 1
 
     def drop_before(self, position: int) -> Callable[[], None] | None:
-        """Drop the files that end at or before `position`, except for the last file. Returns None if there are none.
+        """Drop the files that end at or before `position`, except the last. Returns the job that removes them, or None.
 
-        Otherwise returns the job that removes the files; it may run off the loop. It also removes files that an
-        earlier job failed to remove. The oldest file goes first, so that the remaining files are contiguous even
-        after a stop. Existing views stay readable.
+        The job may run off the loop. It also removes files that an earlier job failed to remove. The oldest file goes
+        first, so that the rest is contiguous even after a stop. Existing views stay readable.
         """
         start = min(position - position % self.file_bytes, self.end - self.file_bytes)
         gone = range(self.start, start, self.file_bytes)
@@ -301,8 +291,7 @@ class MappedSequence:
 
 
 def _zero(array: Bytes) -> bool:
-    """Zero `array`. Returns whether it held anything else.
-    Zero bytes are not written, because a write must be synced."""
+    """Zero `array`, but not zero bytes: a write must be synced. Returns whether it held anything else."""
     changed = False
     for at in range(0, len(array), ZERO_STEP_BYTES):
         step = array[at : at + ZERO_STEP_BYTES]
@@ -323,18 +312,15 @@ class HeldFiles:
         starts = range(max(first - first % self.file_bytes, files.start), min(last + 1, files.end), self.file_bytes)
         self._files = {start: files.file_at(start) for start in starts}
         self.start = starts.start
-        """Start of the first held file."""
         self.end = starts[-1] + self.file_bytes if starts else self.start
 
     def file_at(self, position: int) -> MappedFile:
-        """Return the file that holds byte `position`. Raises LookupError if it is not held."""
         file = self._files.get(position - position % self.file_bytes)
         if file is None:
             raise LookupError(f"no file holds position {position}: the files hold {self.start} to {self.end}")
         return file
 
     def read(self, position: int, size: int) -> memoryview:
-        """Return `size` bytes from `position` on. They must lie in one file."""
         at = position % self.file_bytes
         assert at + size <= self.file_bytes, (position, size)
         return self.file_at(position).view[at : at + size]

@@ -1,8 +1,7 @@
 """Prepares the log ahead of its end, off the loop: populates the next pages and creates the next files.
 
-The first store to a page is a page fault, and an expensive one in a file that was only allocated. A separate thread
-populates pages. A new file needs an allocation and an fsync, which waits seconds for a busy disk. Neither may delay
-the tick that appends. The file of a consume queue is sparse and synced later, so its creation costs a tick little.
+The first store to a page of an allocated file is an expensive fault. A new file needs an fsync, which waits seconds for
+a busy disk. Neither may delay the tick. The sparse file of a consume queue costs a tick little.
 """
 
 from __future__ import annotations
@@ -23,18 +22,16 @@ log = logging.getLogger(__name__)
 STEP_BYTES: Final = 8 << 20
 """Bytes per step of populating pages."""
 AHEAD_BYTES: Final = 64 << 20
-"""Distance ahead of the log's end within which pages are populated.
-A burst of 100,000 small messages stays within it."""
+"""Distance ahead of the log's end within which pages are populated: room for 100,000 small messages."""
 COMING_BYTES_MAX: Final = 512 << 20
 """Limit of the extra distance for messages known to come: the size of a burst of a million small messages."""
 STORED_BYTES: Final = 16 << 20
 """Distance ahead of the log's end within which pages are populated for writing, so that the loop has no page faults
 there. During a flush a page fault costs the loop a hundred times as much as otherwise."""
 FRESH_S: Final = 10.0
-"""Age at which pages are populated for writing again.
+"""Age at which pages are populated for writing again, if half of the distance is about to be used.
 
-The system writes dirty pages to disk by itself, usually after 30 s, and the next store to them is a page fault again.
-The repetition also requires that half of the distance is about to be used, or that the sequence grew by as much.
+The system writes dirty pages to disk by itself, usually after 30 s, and the next store is a page fault again.
 """
 RESTS_MAX: Final = 4
 """Maximum number of repetitions while the sequence does not grow, because the coming messages may be held.
@@ -44,8 +41,8 @@ Afterwards its pages stay clean."""
 class PagePreallocator:
     """Populates pages of a sequence ahead of its written part.
 
-    Each job is one step, so that another sequence can use the worker in between. The worker should have no longer
-    jobs: a log that grows by 150 MB/s uses up STORED_BYTES in 0.1 s.
+    Each job is one step, so that another sequence can use the worker in between. The worker should have no longer jobs:
+    a log that grows by 150 MB/s uses up STORED_BYTES in 0.1 s.
     """
 
     def __init__(self, files: MappedSequence, worker: Worker, clock: Clock, step_bytes: int = STEP_BYTES) -> None:
@@ -61,11 +58,9 @@ class PagePreallocator:
         self._rests = 0
 
     def poll(self, position: int, ahead_bytes: int, *, stores: bool = False, coming_bytes: int = 0) -> bool:
-        """Start a step if pages within `ahead_bytes` after `position` are not populated and their file exists.
-        Returns whether a step runs.
+        """Start a step if pages within `ahead_bytes` after `position` are not populated. Returns whether a step runs.
 
-        `position` is the end of the written bytes. `stores` populates pages for writing. `coming_bytes` will be
-        appended soon.
+        `position` is the written end. `stores` populates pages for writing. `coming_bytes` will be appended soon.
         """
         files = self._files
         if stores and self._is_stale(position, coming_bytes, ahead_bytes // 2):
@@ -111,8 +106,7 @@ class PagePreallocator:
 class FilePreallocator:
     """Creates the next `count` files of a sequence and populates their first bytes. `poll` is called in every tick.
 
-    It starts when at most `left_bytes` of the last file are unused, or without `left_bytes` as soon as that file
-    exists.
+    It starts when at most `left_bytes` of the last file are unused; without `left_bytes`, once that file exists.
     """
 
     def __init__(
@@ -153,8 +147,7 @@ class FilePreallocator:
 
 
 class Preallocator:
-    """Prepares the commit log ahead of its end.
-    `poll` is called in every tick and is cheap when nothing is to be done."""
+    """Prepares the commit log ahead of its end. `poll` is called in every tick, and cheap if idle."""
 
     def __init__(
         self,

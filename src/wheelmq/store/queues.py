@@ -28,10 +28,9 @@ QueueKey = tuple[str, int]
 
 
 class QueueTable:
-    """The queues by row. A queue keeps its row.
+    """The queues by row. A queue keeps its row. About `mapped_files_max` files of them are mapped.
 
-    `next_offset[row]` is the queue offset of the queue's next record. Within a tick it is ahead of the queue's units;
-    between ticks it equals the queue's end. About `mapped_files_max` files of the queues are mapped.
+    `next_offset[row]` is the queue offset of the queue's next record. Within a tick it is ahead of the queue's units.
     """
 
     def __init__(self, disk: Disk, paths: StorePaths, queue_file_bytes: int, mapped_files_max: int = 4096) -> None:
@@ -48,7 +47,6 @@ class QueueTable:
         self._encoded: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def load(self) -> None:
-        """Open every queue that has a folder."""
         for topic in self._disk.list(self._paths.consume_queues):
             for queue_id in self._disk.list(self._paths.consume_queues / topic):
                 if queue_id.isdigit():
@@ -61,16 +59,13 @@ class QueueTable:
         return self._open(key) if row is None else row
 
     def known_row(self, topic: str, queue_id: int) -> int | None:
-        """Return the row of a queue, or None if it was never named."""
         return self._rows.get((topic, queue_id))
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue, or None if it was never named."""
         row = self._rows.get((topic, queue_id))
         return None if row is None else self._queues[row]
 
     def end(self, topic: str, queue_id: int) -> QueueOffset:
-        """Return the end of a queue; 0 for a queue that was never named."""
         queue = self.find(topic, queue_id)
         return QueueOffset(0) if queue is None else queue.end
 
@@ -110,8 +105,7 @@ class QueueTable:
         return row
 
     def drop_before(self, log_start: LogPosition) -> Iterator[Callable[[], None] | None]:
-        """Set the start of every queue to its first record in the log.
-        Yields the jobs that remove the files before it."""
+        """Set every queue's start to its first record in the log. Yields the jobs that remove the files before it."""
         return (queue.drop_before(log_start) for queue in self._queues if queue.start < queue.end)
 
     def remove_topic(self, topic: str) -> Iterator[Callable[[], None] | None]:
@@ -141,12 +135,10 @@ class QueueTable:
         return grown
 
     def write_again(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Write the units of scanned records again. Returns a mask of the rows whose offset is impossible; they get
-        no unit.
+        """Write the units of scanned records again. Returns a mask of the rows with impossible offsets, without units.
 
-        Unlike in a journal, offsets of a queue may have gaps: a record between them is damaged, or the topic was
-        created again. A gap is possible only if the log between the two records has room for the missing ones. Raises
-        DiskFull.
+        Offsets of a queue may have gaps: a record between them is damaged, or the topic was created again. A gap is
+        possible only if the log between the two records has room for the missing ones. Raises DiskFull.
         """
         left_out = np.zeros(len(rows), np.bool_)
         order = np.argsort(rows[:, QUEUE], kind="stable")
@@ -167,7 +159,6 @@ class QueueTable:
         return left_out
 
     def _write_quick(self, rows: Rows) -> dict[int, int]:
-        """Write units as `write` does, encoded by a kernel."""
         if len(self._place) < len(self.next_offset):
             self._place = np.zeros_like(self.next_offset)
         if len(self._groups) < len(rows):

@@ -1,10 +1,10 @@
 """Recovery: finds the end of the log and its records after any kind of stop.
 
-The scan starts at the first record, or at the end of the snapshot, and continues to the first bytes that are not a
-record. The log ends there. If the checkpoint says that later records were on disk, the log is damaged.
+The scan starts at the first record, or at the end of the snapshot. The log ends at the first bytes that are not a
+record. If the checkpoint says that later records were on disk, the log is damaged.
 
-The scan returns rows of integers, many records at a time (columns of `formats.kernels.scan`). The kernel fills them.
-The plain code here handles the records that the kernel skips, and all records if kernels are off.
+The scan returns many records at a time as rows (columns of `formats.kernels.scan`). The plain code here handles the
+records that the kernel skips, and all records if kernels are off.
 """
 
 from __future__ import annotations
@@ -92,7 +92,6 @@ class InternedNames:
         return bytes(self.names[at : at + size]).decode("utf-8", "replace")
 
     def intern(self, name: str) -> int:
-        """Return the row of a name. Adds the name if it is new."""
         raw = name.encode()
         while (row := self._intern(np.frombuffer(raw, np.uint8))) < 0:
             self.grow()
@@ -115,7 +114,6 @@ class InternedNames:
         return int(row)
 
     def grow(self) -> None:
-        """Double the room for names."""
         known = [self.name(row) for row in range(int(self.used[0]))]
         self.slots = np.full(2 * len(self.slots), -1, np.int64)
         self.rows = np.zeros((2 * len(self.rows), 2), np.int64)
@@ -130,13 +128,11 @@ class LogDamaged(OSError):
 
 
 def log_damaged(position: LogPosition) -> None:
-    """Log that the record at `position` is set aside."""
     log.critical("the record at log position %d has changed since it was stored: no consumer receives it", position)
 
 
 def clear_row(row: Rows) -> None:
-    """Clear the row of a record that is not delivered.
-    Its position, size, store time and topic stay valid, and the origin that it settles."""
+    """Clear the row of a record that is not delivered, but not its place, size, times, topic and the settled origin."""
     columns = [col.POSITION, col.SIZE, col.STORE_MS, col.TOPIC, col.SETTLES]
     kept = row[columns]
     row[:] = 0
@@ -147,8 +143,8 @@ def clear_row(row: Rows) -> None:
 class LogScan:
     """One scan of the log. After `chunks` is exhausted, `end` is the end of the log.
 
-    `whole_before_ms` is a store time of the checkpoint: the log has a record with this store time or a later one, and
-    all records before it were on disk. `last_ms` is the store time of the record before the start.
+    `whole_before_ms` is a store time of the checkpoint: the log has a record of this time or later, and all records
+    before it were on disk. `last_ms` is the store time of the record before the start.
     """
 
     def __init__(
@@ -179,8 +175,7 @@ class LogScan:
         - its queue offset is possible for the length of the log before it;
         - its body matches its checksum, and its end was written.
 
-        A record that was certainly on disk is also valid if its body has changed. If its queue offset is impossible,
-        its row is cleared.
+        A record that was on disk is valid even with a changed body; an impossible queue offset clears its row.
         """
         rows = np.zeros((CHUNK_ROWS, col.COLUMNS), np.int64)
         while self.end < self._stop:
@@ -211,8 +206,7 @@ class LogScan:
         yield rows[:count][_are_in(rows[:count, col.POSITION], positions)]
 
     def _read_ahead_of(self, spans: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the same spans.
-        Up to AHEAD_SPANS of them are being read from disk before the first of them is returned."""
+        """Yield the same spans. Up to AHEAD_SPANS of them are read from disk before the first is returned."""
         while chosen := list(itertools.islice(spans, AHEAD_SPANS)):
             for start, stop in chosen:
                 at = start % self._files.file_bytes
@@ -220,15 +214,13 @@ class LogScan:
             yield from chosen
 
     def set_aside(self, row: Rows) -> None:
-        """Exclude the damaged record of `row` from delivery."""
         position = LogPosition(int(row[col.POSITION]))
         log_damaged(position)
         self.damaged.add(position)
         clear_row(row)
 
     def _fill(self, rows: Rows, count: int) -> tuple[int, bool]:
-        """Fill `rows` after the first `count`, until they are full or the log ends.
-        Returns the number of rows and whether the log continues."""
+        """Fill `rows` after the first `count`. Returns the number of rows and whether the log continues."""
         while count < len(rows) and self.end < self._stop:
             file = self._files.file_at(self.end)
             base = self.end - self.end % self._files.file_bytes
@@ -275,15 +267,13 @@ class LogScan:
 
     @staticmethod
     def _at_blank(file: MappedFile, at: int) -> bool:
-        """Return whether the rest of the file holds no record: a blank, or less bytes than a blank has."""
         left = file.size - at
         return left < BLANK_BYTES or BLANK.unpack_from(file.view, at) == (left, BLANK_MAGIC)
 
     def _read_plain(self, file: MappedFile, at: int, row: Rows, *, is_known: bool) -> bool:
         """Fill one row from the record at byte `at` of a file. Returns False without a record.
 
-        `is_known`: the bytes there were on disk. Then LogDamaged is raised if they are not a record and the rest of
-        the log is not zero.
+        If the bytes were on disk (`is_known`), raises LogDamaged without a record, unless the rest of the log is zero.
         """
         record = self._record_at(file, at)
         if record is not None and self._is_whole(file, at, record, is_known=is_known):
@@ -321,11 +311,9 @@ class LogScan:
         return is_known or is_written_out(file.view, at, record)
 
     def _goes_on(self, file: MappedFile, at: int) -> bool:
-        """Return whether a record or the blank begins at byte `at` of the file at `end`."""
         return self._at_blank(file, at) or self._record_at(file, at) is not None
 
     def _is_empty_behind(self) -> bool:
-        """Return whether all bytes from `end` to the end of the files are zero."""
         pieces = self._files.pieces(self.end, self._files.end)
         return not any(file.array[start:stop].any() for _, file, start, stop in pieces)
 
@@ -359,7 +347,6 @@ class LogScan:
 
 
 def _are_in(values: Rows, known: Rows) -> npt.NDArray[np.bool_]:
-    """Return a mask of the `values` that are in `known`, which is sorted."""
     at = np.searchsorted(known, values)
     found: npt.NDArray[np.bool_] = at < len(known)
     found[found] = known[at[found]] == values[found]

@@ -55,7 +55,6 @@ class IndexSettings(SettingsTable, kw_only=True):
 
     @property
     def size(self) -> IndexSize:
-        """The size of an index file."""
         return IndexSize(self.slots, self.units)
 
     def check(self) -> None:
@@ -100,7 +99,6 @@ class ExpirySettings(SettingsTable, kw_only=True):
         return hours_of("delete_when", self.delete_when)
 
     def check(self) -> None:
-        """Check the hours."""
         hours_of("delete_when", self.delete_when)
 
 

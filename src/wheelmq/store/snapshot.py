@@ -34,10 +34,7 @@ def load_snapshot(disk: Disk, paths: StorePaths) -> Snapshot | None:
 
 
 def disagreement(store: Store, snapshot: Snapshot) -> str | None:
-    """Return the reason why `snapshot` does not belong to this store; None if it does.
-
-    The queues must be open. The log's end need not be known.
-    """
+    """Return why `snapshot` does not belong to this store, or None. The queues must be open; the log's end is free."""
     return next(_disagreements(store, snapshot), None)
 
 
@@ -75,8 +72,7 @@ def _record_at(store: Store, position: LogPosition) -> Record | None:
 
 
 def _joins(queue: ConsumeQueue, end: int, position: LogPosition) -> bool:
-    """Return whether the units before queue offset `end` belong to records before `position`, and the later units do
-    not."""
+    """Return whether exactly the units before queue offset `end` belong to records before `position`."""
     if queue.end < end:
         return False
     for offset in (queue.start, end - 1) if queue.start < end else ():

@@ -55,8 +55,6 @@ LOOPBACK: Final = Host(b"\x7f\0\0\1", 10911)
 
 
 class Appended(NamedTuple):
-    """The place of an appended record."""
-
     position: LogPosition
     size: int
     queue_offset: QueueOffset
@@ -76,8 +74,6 @@ class BatchTooLong(RecordTooLong):
 
 
 class Store:
-    """Commit log, consume queues and the journal of the running tick."""
-
     def __init__(
         self,
         settings: StoreSettings,
@@ -92,8 +88,8 @@ class Store:
         self.host = host
         """The address that records carry as their store host."""
         self.levels_ms = levels_ms
-        """Delays of the levels from 1 on.
-        In SCHEDULE_TOPIC_XXXX the tag code of a unit is its record's store time plus the delay."""
+        """Delays of the levels from 1 on. In SCHEDULE_TOPIC_XXXX the tag code of a unit is its record's store time plus
+        the delay."""
         self.disk = disk
         self.clock = clock
         disk.make_folder(paths.root)
@@ -104,7 +100,6 @@ class Store:
         self._dispatched_ms = self._flushing_ms = self._flushed_ms = Millis(0)
         self._sync_has_failed = False
         self.dispatched_count = 0
-        """Number of records dispatched since the start."""
         self.last_stop_was_clean = disk.read(paths.abort) is None
         self.dispatched_to = self.log.start
         """Records before this log position have their queue units."""
@@ -124,9 +119,8 @@ class Store:
     ) -> None:
         """Find the end of the log and repair the queues. `on_rows` gets the rows of every scanned record, in order.
 
-        `resume` is called once the queues are open. It may return a snapshot that agrees with this store; then the
-        scan starts at the end of the snapshot. Raises LogDamaged, DiskFull, and OSError for queues that cannot be
-        read.
+        `resume` is called once the queues are open. It may return a snapshot of this store, from whose end the scan
+        starts. Raises LogDamaged, DiskFull, and OSError for queues that cannot be read.
         """
         began_s = self.clock.monotonic()
         self._reject_extended_queues()
@@ -175,11 +169,10 @@ class Store:
             self.last_position = LogPosition(int(positions[-1]))
 
     def _redo(self, scanned: Rows, from_ms: int, names: recovery.InternedNames) -> list[int]:
-        """Write missing queue units of scanned records again. Returns the indexes of records with an impossible
-        offset, which get no unit.
+        """Write missing queue units of scanned records again. Returns the indexes of records with an impossible offset.
 
-        Units are written for records stored since `from_ms`, and for records after the end that their queue had at
-        its opening. The second case repairs queues whose files were deleted to rebuild them.
+        These are records stored since `from_ms`, and records after the end that their queue had at its opening, because
+        queue files may be deleted to rebuild them.
         """
         at = np.flatnonzero(scanned[:, col.FLAGS] & col.FLAG_DISPATCHED)
         queue_rows = self.queue_rows(scanned[at, col.TOPIC], scanned[at, col.QUEUE_ID], names)
@@ -234,11 +227,10 @@ class Store:
         self._dispatched_ms = self._flushed_ms = self.log.last_store_ms
 
     def append(self, message: Message, *, settles: Origin = NO_ORIGIN, real_queue: int = -1) -> Appended:
-        """Append one message. `dispatch` writes its queue unit.
+        """Append one message. `dispatch` writes its queue unit. Raises PropertiesTooLong, RecordTooLong, DiskFull.
 
         A record that settles a parked message carries that message's origin in `settles`. `real_queue` is the row of
-        the target queue of the parked message, which is this one or the settled one. Raises PropertiesTooLong,
-        RecordTooLong, DiskFull. After any exception neither log nor journal has the record.
+        the target queue of the parked or settled message. After any exception neither log nor journal has the record.
         """
         encoded = _encode_properties(message, settles)
         size = self._record_bytes(message, len(encoded))
@@ -282,8 +274,7 @@ class Store:
     def _reject_extended_queues(self) -> None:
         """Reject queues that Apache RocketMQ wrote with enableConsumeQueueExt. Raises OSError.
 
-        Their units contain addresses in another file. Our units have there the hash of a tag, or the due time of a
-        message with a level.
+        Their units contain addresses in another file, where ours have the hash of a tag, or a due time.
         """
         beside = self.paths.consume_queues_ext
         if self.disk.list(beside):
@@ -296,8 +287,7 @@ class Store:
     def reserve(self, messages: list[Message], *, settles: Origin = NO_ORIGIN) -> None:
         """Reserve room in one file for `messages`, which are appended next and can then no longer be rejected.
 
-        `settles` is an origin of the size of those that the messages will settle. Raises PropertiesTooLong,
-        BatchTooLong, DiskFull.
+        `settles` is an origin of the size of theirs. Raises PropertiesTooLong, BatchTooLong, DiskFull.
         """
         size = sum(self._record_bytes(one, len(_encode_properties(one, settles))) for one in messages)
         if size > self.record_bytes_max:
@@ -311,10 +301,7 @@ class Store:
         self.log.reserve(size)
 
     def check_room(self, message: Message, growth_bytes: int) -> None:
-        """Check that the record of `message` fits into a log file after it grows by `growth_bytes`.
-
-        Raises RecordTooLong.
-        """
+        """Raise RecordTooLong if the record of `message`, longer by `growth_bytes`, does not fit into a log file."""
         self._check_size(self._record_bytes(message, len(props.encode(message.properties))) + growth_bytes)
 
     def properties_room(self, message: Message, settles: Origin = NO_ORIGIN) -> int:
@@ -346,10 +333,9 @@ class Store:
         return -1 if topic is None or queue_id is None else self._queue_row(topic, queue_id)
 
     def dispatch(self) -> tuple[Rows, dict[int, int]]:
-        """Write the queue units of the journal and clear it.
+        """Write the queue units of the journal and clear it. Returns its rows, and the new bytes by queue row.
 
-        Returns its rows, and the bytes of new records by the row of their queue. Raises DiskFull. Then the journal
-        stays as it is for the next attempt.
+        Raises DiskFull. Then the journal stays as it is for the next attempt.
         """
         rows = self.journal.rows()
         reach("dispatch.before")
@@ -363,10 +349,7 @@ class Store:
         return rows, grown
 
     def flush_job(self) -> tuple[LogPosition, Callable[[], Any]]:
-        """Return the log's current end and the job that syncs the log up to it. The job may run off the loop.
-
-        Call `note_flushed` when it is done.
-        """
+        """Return the log's end and the job that syncs the log up to it, off the loop too. Then call `note_flushed`."""
         self._flushing_ms = self._last_ms()
         upto, sync = self.log.sync_job()
 
@@ -377,18 +360,15 @@ class Store:
         return upto, job
 
     def flush(self) -> None:
-        """Sync the log immediately. Raises OSError."""
         upto, job = self.flush_job()
         job()
         self.note_flushed(upto)
 
     def _last_ms(self) -> Millis:
-        """Return the store time of the last record with a place in a queue."""
         count = self.journal.count
         return Millis(int(self.journal.table[count - 1, STORE_MS])) if count else self._dispatched_ms
 
     def note_flushed(self, upto: LogPosition) -> None:
-        """Note that the last flush job is done: the log is on disk up to `upto`."""
         self.log.note_synced(upto)
         self._flushed_ms = self._flushing_ms
 
@@ -399,9 +379,8 @@ class Store:
     def checkpoint_job(self) -> Callable[[], Any] | None:
         """Return the job that syncs the queues and writes the checkpoint; None if all units are synced.
 
-        The job may run off the loop. The checkpoint covers only the log flushed and the queue units written before
-        this call. After a failed sync there is no further checkpoint: the system may have dropped the unwritten
-        units, so the next start must write them again.
+        It may run off the loop. The checkpoint covers only the log flushed and the queue units written before this
+        call. After a failed sync there is no further checkpoint: the next start must write the lost units again.
         """
         sync_queues = [queue.sync_job() for queue in self.queues if queue.unsynced]
         upto = self.dispatched_to
@@ -427,8 +406,7 @@ class Store:
         return job
 
     def close(self) -> None:
-        """Stop cleanly: sync everything, then remove the abort file.
-        The file stays if queue units are not on disk."""
+        """Stop cleanly: sync everything, then remove the abort file, unless queue units are not on disk."""
         upto, flush = self.flush_job()
         flush()
         self.note_flushed(upto)

@@ -1,7 +1,6 @@
 """Locks the pages of warm log files in memory (RocketMQ: warmMapedFileEnable, MappedFile.mlock, unlockMappedFile).
 
-A file is locked after its creation ahead of the log, and unlocked when the log has left it. So the system never
-reclaims pages that sends write to.
+A file is locked after its creation and unlocked when the log has left it, so the system reclaims no page in use.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ class WarmLocks:
         self._has_failed = False
 
     def lock(self, made: list[MappedFile]) -> None:
-        """Lock files that were created ahead."""
-
         def job() -> list[MappedFile]:
             for file in made:
                 file.lock()
