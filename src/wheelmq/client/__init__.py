@@ -1,7 +1,4 @@
-"""The WheelMQ client: async classes, with sync wrappers. It works with WheelMQ and with Apache RocketMQ.
-
-docs/client.md describes it.
-"""
+"""The WheelMQ client for WheelMQ and Apache RocketMQ: async classes, with sync wrappers (docs/client.md)."""
 
 from wheelmq.client.access import AccessKey
 from wheelmq.client.admin import Admin, Span

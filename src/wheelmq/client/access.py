@@ -1,5 +1,4 @@
-"""Signs requests with an access key, so that a broker with access control can identify the sender (RocketMQ:
-AclClientRPCHook)."""
+"""Signs requests with an access key, for brokers with access control (RocketMQ: AclClientRPCHook)."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ SIGNATURE: Final = "Signature"
 
 
 class AccessKey(msgspec.Struct, frozen=True):
-    """The name of a sender and its secret, which only the owner and the servers know.
-    `repr` leaves the secret out."""
+    """The name of a sender and its secret, which only the owner and the servers know. `repr` omits the secret."""
 
     name: str
     secret: str

@@ -66,7 +66,6 @@ class Admin:
         """Do nothing: the first request opens the connections."""
 
     async def stop(self) -> None:
-        """Close the connections."""
         await self._session.stop()
 
     async def __aenter__(self) -> Self:
@@ -83,7 +82,6 @@ class Admin:
         return await self._session.routes.brokers()
 
     async def clusters(self) -> dict[str, list[str]]:
-        """Return the broker names of each cluster."""
         answer = await self._session.routes.ask_servers(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
         return _read(answer, bodies.ClusterInfo).cluster_addr_table
 
@@ -93,7 +91,6 @@ class Admin:
         return _read(await self._ask_broker(broker_name, request), administration.NameTable).table
 
     async def broker_config(self, broker_name: str) -> dict[str, str]:
-        """Return the settings of a broker."""
         answer = await self._ask_broker(broker_name, Command(code=RequestCode.GET_BROKER_CONFIG))
         lines = bytes(answer.body).decode("utf-8", "replace").splitlines()
         return {name: value for name, _, value in (line.partition("=") for line in lines) if name}
@@ -232,8 +229,7 @@ class Admin:
         return _read(await self._ask_broker(message.broker_name, request), DirectlyConsumed)
 
     async def reset_offsets(self, group: str, topic: str, time_ms: int) -> dict[QueueName, int]:
-        """Reset a group to the messages stored at `time_ms` or later. Returns the new offsets.
-        Raises TopicUnknown."""
+        """Reset a group to the messages stored at `time_ms` or later. Returns the offsets. Raises TopicUnknown."""
         header = client_calls.ResetOffsetHeader(topic=topic, group=group, timestamp=time_ms, offset=-1, is_force=True)
         found: dict[QueueName, int] = {}
         for address in (await self.route(topic)).masters.values():
@@ -246,10 +242,9 @@ class Admin:
     async def find(
         self, topic: str, key: str, *, count: int = 32, begin_ms: int = 0, end_ms: int = TIME_MS_MAX
     ) -> list[ReceivedMessage]:
-        """Return the messages of `topic` with a key, stored between `begin_ms` and `end_ms`, oldest first, at most
-        `count` per broker.
+        """Return the messages of `topic` with a key, oldest first, at most `count` per broker.
 
-        Raises TopicUnknown, MessageError.
+        They are stored between `begin_ms` and `end_ms`. Raises TopicUnknown, MessageError.
         """
         found = await self._find(topic, key, count, begin_ms, end_ms, {})
         return [message for message in found if key in message.keys]
@@ -262,8 +257,7 @@ class Admin:
         return [message for message in found if message.unique_key == unique_key]
 
     async def view(self, message_id: str) -> ReceivedMessage:
-        """Return the message with a `message_id` from a send's result. The id contains the address of its broker.
-        Raises ValueError for an invalid id."""
+        """Return the message with the `message_id` in a send's result, which contains its broker. Raises ValueError."""
         host, position = parse_offset_message_id(message_id)
         family = socket.AF_INET if len(host.address) == 4 else socket.AF_INET6
         address = f"{socket.inet_ntop(family, host.address)}:{host.port}"

@@ -1,5 +1,4 @@
-"""Assigns the queues of a topic to the clients of a group. Each client computes the same result (RocketMQ:
-AllocateMessageQueueStrategy)."""
+"""Assigns a topic's queues to the clients of a group; all compute the same (RocketMQ: AllocateMessageQueueStrategy)."""
 
 from __future__ import annotations
 
@@ -14,11 +13,10 @@ Allocation = Callable[[str, Sequence[QueueName], Sequence[str]], list[QueueName]
 
 
 def allocate(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> list[Q]:
-    """Return the queues of `client_id`: a contiguous part of `queues`. If they do not divide evenly, the first
-    clients get one more queue (RocketMQ: AllocateMessageQueueAveragely, the default of every client).
+    """Return a contiguous part of `queues` for `client_id`. The first clients may get one more.
 
-    Both sequences must be sorted. Returns an empty list for a client that is not in `client_ids`: the group does not
-    know it yet.
+    Both sequences must be sorted. Returns an empty list for a client that the group does not know yet (RocketMQ:
+    AllocateMessageQueueAveragely, the default of every client).
     """
     if client_id not in client_ids:
         return []
@@ -29,10 +27,9 @@ def allocate(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> 
 
 
 def allocate_in_turn(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> list[Q]:
-    """Return the queues of `client_id`, dealt one by one to the clients in turn, so that each gets queues of every
-    broker (RocketMQ: AllocateMessageQueueAveragelyByCircle).
+    """Return the queues of `client_id`, dealt one by one in turn, so that each client gets queues of every broker.
 
-    The arguments and the empty result are as for `allocate`.
+    The arguments and the empty result are as for `allocate` (RocketMQ: AllocateMessageQueueAveragelyByCircle).
     """
     if client_id not in client_ids:
         return []

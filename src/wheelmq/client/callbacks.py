@@ -25,8 +25,7 @@ class Callbacks:
         self._freed = asyncio.Event()
 
     async def room(self, function: Callable[..., object]) -> None:
-        """Wait until a thread is free, if `function` is a plain one.
-        An abandoned callback occupies its thread until it returns."""
+        """Wait for a free thread, for a plain function. An abandoned callback occupies its thread until it returns."""
         while is_plain(function) and self._busy >= self._threads:
             self._freed.clear()
             await self._freed.wait()
@@ -70,5 +69,4 @@ class Callbacks:
 
 
 def is_plain(function: Callable[..., object]) -> bool:
-    """Return whether `function` is not a coroutine function and therefore runs in a thread."""
     return not (iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None)))  # noqa: B004

@@ -1,5 +1,4 @@
-"""Compresses and expands bodies (RocketMQ: CompressorFactory, MessageSysFlag). Only zlib is supported.
-LZ4 and Zstandard, which no library here can read, are rejected by name."""
+"""Compresses and expands bodies (RocketMQ: CompressorFactory, MessageSysFlag). Only zlib is supported."""
 
 from __future__ import annotations
 
@@ -24,10 +23,9 @@ class CompressionError(ValueError):
 
 
 def compress(body: bytes, over_bytes: int | None) -> tuple[bytes, int]:
-    """Return the body to send and the compression bits of the system flag, which are 0 for an uncompressed body.
+    """Return the body to send and the compression bits of the system flag; 0 for an uncompressed body.
 
-    A body is compressed if it is longer than `over_bytes` and compression makes it shorter. None disables
-    compression.
+    A body longer than `over_bytes` is compressed if that makes it shorter; with None, none is.
     """
     if over_bytes is None or len(body) <= over_bytes:
         return body, 0
@@ -36,7 +34,7 @@ def compress(body: bytes, over_bytes: int | None) -> tuple[bytes, int]:
 
 
 def expand(body: bytes, sys_flag: int) -> bytes:
-    """Return the original body. Raises CompressionError."""
+    """Return the original body. Raises CompressionError, also for LZ4 and Zstandard, which no library here can read."""
     if not sys_flag & SYS_COMPRESSED:
         return body
     kind = sys_flag & _KIND

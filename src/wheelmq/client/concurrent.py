@@ -24,8 +24,7 @@ class _Handover(NamedTuple):
 
 
 class Concurrently:
-    """Workers with one shared inbox for the messages of all queues, in order of arrival.
-    The limits of the held queues bound it."""
+    """Workers with one shared inbox for the messages of all queues, in order. The limits of held queues bound it."""
 
     def __init__(self, handling: Handling, settings: ConsumerSettings, clock: Clock) -> None:
         self._handling = handling

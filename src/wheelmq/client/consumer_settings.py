@@ -15,8 +15,6 @@ from wheelmq.client.session import KEEP_ALIVE_MS, at_least_one
 
 
 class Consumed(Enum):
-    """The result of a callback."""
-
     DONE = "done"
     LATER = "later"
     """The message could not be handled now.
@@ -101,7 +99,6 @@ class ConsumerSettings(GroupSettings, frozen=True, kw_only=True):
     """The settings of a push consumer."""
 
     concurrency: int = 20
-    """Number of callbacks that run at the same time."""
     orderly: bool = False
     """Whether the messages of a queue are consumed one by one, in order, by one member of the group at a time."""
     suspend_ms: int = 1000
@@ -112,8 +109,8 @@ class ConsumerSettings(GroupSettings, frozen=True, kw_only=True):
     consume_timeout_ms: int = 15 * 60_000
     """A callback that runs longer has failed. A coroutine is cancelled.
 
-    A thread cannot be cancelled: it keeps running and counts for `concurrency` until it returns. Orderly consumers
-    have no timeout for threads, because no other message of the queue may be consumed at the same time.
+    A thread keeps running and counts for `concurrency` until it returns. Orderly consumers have no timeout for threads,
+    because no other message of the queue may be consumed at the same time.
     """
     stop_grace_ms: int = 10_000
     """How long `stop` waits for running callbacks."""

@@ -1,7 +1,6 @@
 """Checks of a message before it is sent: its delay or due time, and the types of its fields.
 
-The broker accepts a due time in the past and delivers the message at once. So a time in seconds instead of
-milliseconds would be delivered at once too, without an error. The client rejects it.
+The broker delivers a message with a past due time at once. So the client rejects seconds in place of milliseconds.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class TooFarAhead(Refused):
 
     @property
     def seconds(self) -> int:
-        """The delay in whole seconds, rounded up."""
         return -(-self.asked_ms // 1000)
 
     def __str__(self) -> str:
@@ -109,7 +107,6 @@ def check_int(option: str, value: Any) -> int:
 
 
 def check_body(body: object) -> None:
-    """Raise TypeError for a body that is not made of bytes."""
     if isinstance(body, str):
         raise TypeError(f"the body is a str, {_short(body)}: write body.encode()")
     if not isinstance(body, bytes | bytearray):
@@ -117,7 +114,6 @@ def check_body(body: object) -> None:
 
 
 def check_property_types(name: object, value: object) -> None:
-    """Raise TypeError for a name or a value that is not a str."""
     if not isinstance(name, str) or not isinstance(value, str):
         wrong = value if isinstance(name, str) else name
         raise TypeError(f"property {name!r} is {_short(value)}: a {type(wrong).__name__}, but it must be a str")
@@ -150,7 +146,6 @@ def _check_time(deliver_at_ms: int, now_ms: int) -> None:
 
 
 def _date(time_ms: int) -> str:
-    """Return a time as ISO 8601 in UTC."""
     try:
         seconds, ms = divmod(time_ms, 1000)
         moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(microsecond=ms * 1000)
@@ -160,7 +155,6 @@ def _date(time_ms: int) -> str:
 
 
 def _span(duration_ms: int) -> str:
-    """Return a duration in seconds, and in days if it is longer than a day."""
     seconds = duration_ms / 1000
     return f"{seconds:.10g} s" + (f" ({seconds / 86_400:.1f} days)" if seconds >= 86_400 else "")
 

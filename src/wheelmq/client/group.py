@@ -1,8 +1,7 @@
 """A member of a consumer group: the queues assigned to it, and its progress in each (RocketMQ: RebalanceImpl).
 
-One task makes all changes to queues: assignment, removal, and a restart at another offset. `gained` starts pulling
-and consuming a queue. `lost` stops its consumption. It returns False while a callback that must not overlap with
-another member's still runs.
+One task makes all changes to queues. `gained` starts pulling and consuming a queue. `lost` stops it, or returns False
+while a callback that must not overlap with another member's still runs.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ class GroupMember:
         self._locks = locks
         self._make = make
         self._changed = asyncio.Event()
-        """Set to request a rebalance."""
         self._routes_are_old = False
         self._missing: dict[str, int] = {}
         """Topics without a route, with the number of attempts to get one."""
@@ -75,18 +73,15 @@ class GroupMember:
     # Life ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the tasks that rebalance, commit offsets and renew locks."""
         self._tasks = [asyncio.create_task(self._keep_share()), asyncio.create_task(self._keep_committing())]
         if self._locks is not None:
             self._tasks.append(asyncio.create_task(self._keep_locks(self._locks)))
 
     def request_rebalance(self, *, routes_are_old: bool = False) -> None:
-        """Request a rebalance, because the group has changed or a broker was lost."""
         self._routes_are_old |= routes_are_old
         self._changed.set()
 
     async def quiet(self) -> None:
-        """Stop rebalancing and pulling. Messages in hand stay."""
         await cancel([*self._tasks, *(held.pulling for held in self.held.values() if held.pulling is not None)])
         self._tasks = []
 
@@ -187,10 +182,9 @@ class GroupMember:
         return settled
 
     def _is_missing_for_long(self, topic: str, error: Exception) -> bool:
-        """Log that a topic has no route: at level WARNING for the first attempt, later and for retry topics at INFO.
+        """Log that a topic has no route: as WARNING at the first attempt, later and for retry topics as INFO.
 
-        Returns True if the topic is unknown after MISSING_LOOKS attempts, so that the next one can wait for
-        REBALANCE_S.
+        Returns True after MISSING_LOOKS attempts, so that the next one can wait for REBALANCE_S.
         """
         self._missing[topic] = looks = self._missing.get(topic, 0) + 1
         is_told = looks > 1 or topic.startswith(names.RETRY_PREFIX)  # brokers create retry topics
@@ -209,8 +203,7 @@ class GroupMember:
         return self.settings.allocate(client_id, route.readable, members), client_id in members
 
     async def _members(self, addresses: list[str]) -> list[str]:
-        """Return the sorted client ids of the group's members.
-        Raises CallError or Refused if no broker returns them."""
+        """Return the sorted client ids of the group's members. Raises CallError or Refused if no broker does."""
         problem: Exception | None = None
         ext = headers.write(headers.ConsumerGroupHeader(consumer_group=self.name))
         for address in addresses:
@@ -223,8 +216,7 @@ class GroupMember:
         raise problem or CallError("no broker has the topic")
 
     async def _take_share(self, topic: str, mine: Sequence[QueueName]) -> bool:
-        """Hold exactly the queues `mine` of `topic`.
-        Returns False if one of them could not be started or released."""
+        """Hold exactly the queues `mine` of `topic`. Returns False if one could not be started or released."""
         settled = True
         for queue in [queue for queue in self.held if queue.topic == topic]:
             if queue not in mine or self.held[queue].ending.is_set():
@@ -241,8 +233,7 @@ class GroupMember:
         return settled and None not in starts
 
     async def _start_of(self, queue: QueueName) -> tuple[int, int] | None:
-        """Return the start offset of `queue` and its committed offset, or -1 without one.
-        Returns None if the offsets are not available now."""
+        """Return the start offset and the committed offset (or -1) of `queue`; None if they are not available now."""
         try:
             stored = await self.offsets.read(queue)
             if stored is not None:
@@ -305,8 +296,7 @@ class GroupMember:
                 log.exception("group %s: the commit of offsets failed", self.name)
 
     async def _keep_locks(self, locks: MemberLocks) -> None:
-        """Renew the locks.
-        A queue that another member has locked meanwhile restarts once this member has it again."""
+        """Renew the locks. A queue that another member locked meanwhile restarts once this member has it again."""
         while True:
             await asyncio.sleep(LOCK_RENEW_S)
             try:
@@ -331,26 +321,21 @@ class GroupMember:
         self._changed.set()
 
     def is_locked(self, held: HeldQueue) -> bool:
-        """Return whether no other member can have the queue."""
         return self._locks is None or self.session.clock.monotonic() - held.locked_s < LOCK_LASTS_S
 
     @property
     def queues(self) -> list[QueueName]:
-        """The held queues, sorted."""
         return sorted(self.held, key=order)
 
     def offsets_of(self, topic: str) -> Mapping[QueueName, int]:
-        """Return the committable offsets of this member's queues of a topic."""
         return {queue: held.committable for queue, held in self.held.items() if queue.topic == topic}
 
 
 def text(queue: QueueName) -> str:
-    """Return the name of a queue for log messages."""
     return f"{queue.topic}/{queue.queue_id} of {queue.broker_name}"
 
 
 async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait until they have ended."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()

@@ -1,5 +1,4 @@
-"""Calls the callback of a message and evaluates its result. Sends failed messages back to the broker (RocketMQ:
-ConsumeMessageService)."""
+"""Calls the callback of a message, and sends failed messages back to the broker (RocketMQ: ConsumeMessageService)."""
 
 from __future__ import annotations
 
@@ -31,8 +30,6 @@ TO_DEAD_LETTERS: Final = -1
 
 
 class Verdict(NamedTuple):
-    """The result of handling a message."""
-
     later: Later | None
     """None: the message is consumed."""
     name: str
@@ -58,10 +55,7 @@ class Handling:
         self._callbacks.close()
 
     async def handle(self, queue: QueueName, taken: Taken, more_times: int = 0) -> Verdict:
-        """Call the callback of the message's topic. Raises only if it is cancelled.
-
-        `more_times` is the number of earlier attempts by this member.
-        """
+        """Call the topic's callback after `more_times` attempts by this member. Raises only if it is cancelled."""
         record = taken.record
         where = f"{text(queue)}@{record.queue_offset}"
         try:
@@ -90,15 +84,14 @@ class Handling:
         return self._verdict(outcome, where)
 
     def _timeout_s(self, callback: Callback) -> float | None:
-        """Return the timeout of a callback. Returns None for a plain function of an orderly consumer.
+        """Return the timeout of a callback; None for a plain function of an orderly consumer.
 
         Its thread is waited for: an abandoned one would run at the same time as the next message of its queue.
         """
         return None if self._settings.orderly and is_plain(callback) else self._settings.consume_timeout_ms / 1000
 
     def _verdict(self, outcome: object, where: str) -> Verdict:
-        """Return the verdict for the result of a callback.
-        An unknown result is a failure, so that a callback that returns False does not lose its message."""
+        """Return the verdict for a callback's result. An unknown result, such as False, is a failure."""
         if outcome is None or outcome is Consumed.DONE:
             return Verdict(None, "CR_SUCCESS")
         if isinstance(outcome, Later):
@@ -110,8 +103,7 @@ class Handling:
         return Verdict(Later(), "CR_THROW_EXCEPTION", problem)
 
     async def send_back(self, queue: QueueName, record: Record, delay_level: int) -> bool:
-        """Send a message back to the broker, for a later delivery or to the dead letters.
-        Returns False if this fails."""
+        """Send a message back to the broker, for later or for the dead letters. Returns False if this fails."""
         times_max = self._settings.reconsume_times_max
         header = headers.SendBackHeader(
             offset=record.position,

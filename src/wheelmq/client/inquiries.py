@@ -1,5 +1,4 @@
-"""Answers the requests that brokers, and administrators through them, send to a consumer (RocketMQ:
-ClientRemotingProcessor)."""
+"""Answers requests that brokers and administrators send to a consumer (RocketMQ: ClientRemotingProcessor)."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ Answer = Command | None | Awaitable[Command | None]
 
 
 class Inquiries:
-    """Answers for one member of a group.
-    With a `handling` it also consumes messages that a broker sends it directly."""
+    """Answers for one group member. With a `handling` it also consumes messages that a broker sends it directly."""
 
     def __init__(self, group: GroupMember, consume_type: str, handling: Handling | None = None) -> None:
         self._group = group
@@ -42,10 +40,7 @@ class Inquiries:
         }
 
     def answer(self, address: str, request: Command) -> Answer:
-        """Return the answer to a request of the broker at `address`. A oneway request gets no answer.
-
-        Raises HeaderError or BodyError for a request that cannot be decoded.
-        """
+        """Return the answer to a request of the broker at `address`; none if oneway. Raises HeaderError, BodyError."""
         answer = self._answers.get(request.code)
         if answer is None:
             remark = f" request type {request.code} not supported"
@@ -96,10 +91,7 @@ class Inquiries:
         return Command(code=ResponseCode.SUCCESS, body=body)
 
     async def _consume(self, request: Command) -> Command:
-        """Pass the message in the body to its callback and return the result. Nothing is committed.
-
-        Raises RecordError if the body is not a message.
-        """
+        """Pass the message in the body to its callback and return the result; commit nothing. Raises RecordError."""
         header = headers.read(request.ext, client_calls.ConsumeDirectlyHeader)
         if header.consumer_group != self._group.name or self._handling is None:
             return self._not_ours(header.consumer_group)

@@ -31,10 +31,7 @@ class MemberLocks:
         """Queues that a broker may have locked for this member."""
 
     async def lock(self, queues: Iterable[QueueName]) -> dict[QueueName, bool]:
-        """Lock queues or renew their locks. Returns for each queue whether this member has it.
-
-        The result omits the queues of a broker that does not answer.
-        """
+        """Lock queues or renew their locks. Returns whether this member has them, by queue, if their broker answers."""
         queues = set(queues)
         self.ours |= queues
         found: dict[QueueName, bool] = {}

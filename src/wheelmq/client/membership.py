@@ -21,8 +21,7 @@ def member_session(
     beat: Callable[[], Heartbeat],
     on_request: Answering,
 ) -> Session:
-    """Return the session of a group member.
-    A broadcasting member keeps its client id over restarts, and so its offsets."""
+    """Return the session of a group member. A broadcasting member keeps its client id and offsets over restarts."""
     return Session(
         namesrv,
         clock=clock,
@@ -49,7 +48,6 @@ def heartbeat(group: GroupMember, consume_type: str) -> Heartbeat:
 
 
 def offset_store(session: Session, group: str, settings: GroupSettings) -> OffsetStore:
-    """Return the offset store for the consumption model."""
     if settings.model is Model.CLUSTERING:
         return BrokerOffsets(session, group)
     from wheelmq.system.disk import Disk  # imports NumPy, which only broadcasting needs

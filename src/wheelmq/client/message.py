@@ -103,8 +103,7 @@ def _body(record: Record) -> bytes:
 def _due_ms(properties: dict[str, str], born_ms: Millis) -> Millis | None:
     """Return the due time from the properties of a delivered message.
 
-    WheelMQ keeps the exact due time. Apache RocketMQ keeps the requested one: a time, or a delay that began about
-    when the message was born.
+    WheelMQ keeps the exact due time. Apache RocketMQ keeps a time, or a delay from about the message's birth.
     """
     exact = java_long(properties.get(props.WMQ_DUE, ""))
     if exact is None:

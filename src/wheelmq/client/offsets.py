@@ -1,5 +1,4 @@
-"""Stores the offsets of a group at the brokers or in a file (RocketMQ:
-RemoteBrokerOffsetStore, LocalFileOffsetStore). Finds the start offset of a group that is new to a queue."""
+"""Stores the offsets of a group at brokers or in a file (RocketMQ: RemoteBrokerOffsetStore, LocalFileOffsetStore)."""
 
 from __future__ import annotations
 
@@ -45,10 +44,7 @@ class BrokerOffsets:
         self._group = group
 
     async def read(self, queue: QueueName) -> int | None:
-        """Return the offset that the broker has.
-
-        For an unknown group the broker may return 0 if no message of the queue was ever removed.
-        """
+        """Return the broker's offset. For an unknown group it may be 0, if no message of the queue was ever removed."""
         header = headers.QueryConsumerOffsetHeader(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=None
         )
@@ -94,8 +90,7 @@ class LocalOffsets:
         return self._folder / self._session.client_id / self._group / "offsets.json"
 
     async def read(self, queue: QueueName) -> int | None:
-        """Return the offset in the file, or in its `.bak` if the file cannot be decoded.
-        Raises BodyError if neither can be decoded."""
+        """Return the offset in the file, or in its `.bak` if the file is damaged. Raises BodyError if both are."""
         if self._known is None:
             self._known = await asyncio.to_thread(self._load)
         return self._known.get(queue)
@@ -133,8 +128,7 @@ class LocalOffsets:
 
 
 async def first_offset(session: Session, settings: GroupSettings, queue: QueueName) -> int:
-    """Return the start offset of a group that is new to `queue`.
-    In its retry topic a group starts at the first message. Raises CallError, Refused."""
+    """Return the start offset of a group that is new to `queue`: 0 in its retry topic. Raises CallError, Refused."""
     where = StartFrom.FIRST if queue.topic.startswith(names.RETRY_PREFIX) else settings.start_from
     if where is StartFrom.TIMESTAMP:
         return await offset_at(session, queue, settings.start_ms)
@@ -142,8 +136,7 @@ async def first_offset(session: Session, settings: GroupSettings, queue: QueueNa
 
 
 async def end_offset(session: Session, queue: QueueName, *, is_last: bool) -> int:
-    """Return the first queue offset of `queue`, or the end offset after its last message.
-    Raises CallError, Refused."""
+    """Return the first queue offset of `queue`, or the end offset after its last one. Raises CallError, Refused."""
     code = RequestCode.GET_MAX_OFFSET if is_last else RequestCode.GET_MIN_OFFSET
     header = headers.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
     return await _asked(session, queue, Command(code=code, ext=headers.write(header)))

@@ -58,15 +58,13 @@ class OutgoingMessage(msgspec.Struct, kw_only=True):
 
     @property
     def asked_delay_ms(self) -> int | None:
-        """The relative delay in milliseconds.
-        None without one, and for a level, because only the broker knows its delay."""
+        """The relative delay in milliseconds; None without one, and for a level, which only the broker knows."""
         if self.delay_ms is not None:
             return self.delay_ms
         return None if self.delay_in_seconds is None else 1000 * self.delay_in_seconds
 
     @property
     def is_placed(self) -> bool:
-        """Whether the message must go to one particular queue."""
         return self.order_key is not None or self.select is not None
 
 
@@ -101,27 +99,23 @@ def properties_of(message: OutgoingMessage, unique_key: str, now_ms: int) -> dic
 
 
 def is_delayed(properties: Mapping[str, str]) -> bool:
-    """Return whether properties ask for a later delivery, by any of the property names."""
     return any(name in properties for name in (*props.TIMER_REQUESTS, props.DELAY, props.DELAY_IN_SECONDS))
 
 
 def check_topic(topic: str) -> None:
-    """Raise ValueError if `topic` is not a valid topic name."""
     problem = names.topic_problem(topic)
     if problem is not None:
         raise ValueError(f"{topic!r} is not a valid topic: {problem}")
 
 
 def check_group(group: str) -> None:
-    """Raise ValueError if `group` is not a valid group name."""
     problem = names.group_problem(group)
     if problem is not None:
         raise ValueError(f"{group!r} is not a valid group: {problem}")
 
 
 def encode_batch(messages: Sequence[tuple[bytes, dict[str, str]]]) -> bytes:
-    """Return the body of a batch, from bodies and properties (RocketMQ: MessageDecoder.encodeMessages).
-    Raises ValueError."""
+    """Return the body of a batch (RocketMQ: MessageDecoder.encodeMessages). Raises ValueError."""
     parts = []
     for body, properties in messages:
         block = encode_properties(properties)
@@ -131,7 +125,6 @@ def encode_batch(messages: Sequence[tuple[bytes, dict[str, str]]]) -> bytes:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Return the encoded `properties`. Raises ValueError if they are too long for a message."""
     block = props.encode(properties)
     if len(block) > props.PROPERTIES_BYTES_MAX:
         raise ValueError(f"{len(block)} bytes of properties; the limit is {props.PROPERTIES_BYTES_MAX}")

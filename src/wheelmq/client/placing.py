@@ -36,10 +36,9 @@ class Placing:
     def pick(self, route: TopicRoute, message: OutgoingMessage, tried: Sequence[str] = ()) -> QueueName:
         """Return the queue for `message`.
 
-        `select` or `order_key` decides if present. Otherwise the next queue in turn is used, if possible of a broker
-        that is not in `tried` and has not failed. A `queue_id` restricts the choice.
-
-        Raises NoBroker if the topic has no writable queue, and ValueError for a queue that the topic does not have.
+        `select` or `order_key` decides if present, `queue_id` restricts the choice. Otherwise the next queue in turn is
+        used, if possible of a broker that is not in `tried` and has not failed. Raises NoBroker if the topic has no
+        writable queue, and ValueError for a queue that the topic does not have.
         """
         if not route.writable:
             raise NoBroker(f"no broker accepts messages for {route.topic}: none of its queues is writable")

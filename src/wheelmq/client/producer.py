@@ -32,8 +32,7 @@ CANCEL_AHEAD_MS: Final = 1000
 """A cancel must have a due time in the future, although its message may just have been released."""
 
 HEADER_BYTES_MAX: Final = 256 << 10
-"""Bytes of a frame that are reserved for the header.
-Properties have up to 32 KiB, and up to six times as much in JSON."""
+"""Bytes of a frame reserved for the header: properties of 32 KiB are up to six times as long in JSON."""
 
 _NOT_STORED: Final = frozenset(
     (
@@ -55,8 +54,7 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 2
     """Number of further attempts after one that certainly stored nothing. They use another broker if there is one."""
     resend_unanswered: bool = False
-    """Whether a send without an answer is retried as if nothing was stored.
-    If the message was stored, its consumers may receive it twice, with the same unique key."""
+    """Whether a send without an answer is retried. If the message was stored, consumers may receive it twice."""
     keep_alive_ms: int = KEEP_ALIVE_MS
     """Interval at which routes are refreshed and heartbeats sent."""
     access_key: AccessKey | None = None
@@ -65,8 +63,7 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes_max: int = 4 << 20
     """A longer body or batch is rejected before it is sent. Brokers have this limit by default."""
     compress_over_bytes: int | None = 4096
-    """Longer bodies are compressed with zlib if this makes them shorter. None disables compression.
-    Batches are not compressed."""
+    """Longer bodies, but no batches, are compressed with zlib if this makes them shorter. None disables it."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "timeout_ms", "keep_alive_ms", "new_topic_queues", "body_bytes_max")
@@ -132,8 +129,8 @@ class Producer:
         year, and works with WheelMQ's brokers only.
 
         Raises ValueError for a message that cannot be sent, and TypeError for a field of a wrong type. Raises Refused
-        when the broker rejects the message, and TooFarAhead if its due time is the reason. Raises CallError when
-        there is no answer: then the message may be stored.
+        when the broker rejects the message, and TooFarAhead if its due time is the reason. Raises CallError when there
+        is no answer: then the message may be stored.
         """
         parcel = self._pack(topic, OutgoingMessage(body=body, **options))
         return self._result(parcel, *await self._deliver(parcel))
@@ -186,8 +183,7 @@ class Producer:
         ]
 
     async def queues(self, topic: str) -> tuple[QueueName, ...]:
-        """Return the writable queues of `topic`, in the order in which `select` receives them.
-        Raises the same as `send`."""
+        """Return the writable queues of `topic`, in the order that `select` gets. Raises the same as `send`."""
         check_topic(topic)
         return (await self._session.routes.get(topic, new_topic_queues=self.settings.new_topic_queues)).writable
 
@@ -198,9 +194,9 @@ class Producer:
     ) -> CancelResult:
         """Cancel the message that was sent to `topic` with `unique_key` and is due at `deliver_at_ms`.
 
-        Without `broker_name` the cancel goes to every broker of the topic. WheelMQ finds the message by its key.
-        Apache RocketMQ looks only in the second of `deliver_at_ms`, and its versions expect different forms of the
-        key. So an Apache broker gets both forms. Raises the same as `send`.
+        Without `broker_name` the cancel goes to every broker of the topic. WheelMQ finds the message by its key. Apache
+        RocketMQ looks only in the second of `deliver_at_ms`, and its versions expect different forms of the key. So an
+        Apache broker gets both forms. Raises the same as `send`.
         """
         from wheelmq.formats.disk.parked import delete_key  # imports NumPy, which a send does not need
 
@@ -232,8 +228,7 @@ class Producer:
         return answer.ext.get("cancelResult")
 
     async def recall(self, topic: str, handle: str) -> str:
-        """Cancel the message with a `recall_handle` from a send's result. Returns its unique key.
-        Raises the same as `send`."""
+        """Cancel the message with the `recall_handle` of a send. Returns its unique key. Raises the same as `send`."""
         check_topic(topic)
         words = results.handle_words(handle)
         route = await self._session.routes.get(topic)
@@ -249,8 +244,7 @@ class Producer:
     async def request(
         self, topic: str, body: bytes, *, reply_within_ms: int = 3000, **options: Unpack[MessageOptions]
     ) -> ReceivedMessage:
-        """Send a message and wait for the reply of its consumer.
-        Raises the same as `send`, and CallError if no reply arrives within `reply_within_ms`."""
+        """Send a message and wait for the reply of its consumer. Raises as `send`, and CallError without a reply."""
         await self._session.greet_everywhere()  # any broker may deliver the reply: the consumer chooses it
         own = self._replies.properties(self._session.unique_ids.next(), self._session.client_id, reply_within_ms)
         message = OutgoingMessage(body=body, **options)
@@ -261,8 +255,7 @@ class Producer:
             return await self._replies.wait(reply, reply_within_ms, topic)
 
     async def reply(self, request: ReceivedMessage, body: bytes) -> SendResult:
-        """Reply to a message that was sent with `request`.
-        Raises ValueError for any other message; otherwise the same as `send`."""
+        """Reply to a message that was sent with `request`. Raises ValueError for any other; else the same as `send`."""
         topic, own = reply_to(request)
         parcel = self._pack(topic, OutgoingMessage(body=body, properties=own))
         parcel = parcel._replace(code=RequestCode.SEND_REPLY_MESSAGE_V2)
@@ -275,7 +268,6 @@ class Producer:
         return Heartbeat(client_id=self._session.client_id, producer_data_set=producers)
 
     def _asked(self, address: str, request: Command) -> Command | Awaitable[Command | None] | None:
-        """Answer a request that a broker sends on its own."""
         if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return self._replies.arrived(request)
         remark = f" request type {request.code} not supported"
@@ -292,8 +284,7 @@ class Producer:
     def _checked(self, parcel: Parcel) -> Parcel:
         """Return `parcel` if it can be sent. Raises ValueError for a body that is too long.
 
-        Raises RuntimeError before `start`: the producer has no client id yet, and no heartbeats keep it known to
-        brokers.
+        Raises RuntimeError before `start`: without a client id and heartbeats, no broker knows the producer.
         """
         if not self._session.client_id:
             raise RuntimeError("start the producer before it sends, or use it in `async with`")

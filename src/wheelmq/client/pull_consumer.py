@@ -1,7 +1,6 @@
 """The pull consumer: the caller polls for messages (RocketMQ: DefaultLitePullConsumer).
 
-It prefetches from its queues, so a poll usually finds messages at once. The messages of a poll count as consumed when
-the next poll begins, or when `commit` is called.
+It prefetches from its queues. The messages of a poll count as consumed when the next poll begins, or at `commit`.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ class PullConsumer:
     """A member of a group, or a reader of explicitly assigned queues.
 
     `async with PullConsumer("127.0.0.1:9876", "group") as consumer: consumer.subscribe("T")`, and then `messages =
-    await consumer.poll()`
-
-    Raises ValueError for an invalid group name or name server address.
+    await consumer.poll()`. Raises ValueError for an invalid group name or name server address.
     """
 
     def __init__(
@@ -86,15 +83,13 @@ class PullConsumer:
     # Life ----------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group."""
         self._inquiries.started_ms = self._clock.now_ms()
         await self._session.start()
         self._group.start()
         self._is_running = True
 
     async def stop(self, *, confirm: bool = True) -> None:
-        """Commit and leave the group.
-        With `confirm` and `auto_commit` the messages of the last poll count as consumed."""
+        """Commit and leave the group. With `confirm` and `auto_commit` the last poll's messages count as consumed."""
         self._is_running = False
         await self._group.quiet()
         if confirm and self.settings.auto_commit:
@@ -115,8 +110,7 @@ class PullConsumer:
     # Subscriptions -------------------------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
-        """Consume `topic` and share its queues with the group. `tags` and `sql` are as in PushConsumer. Raises
-        ValueError.
+        """Consume `topic` with the group. `tags` and `sql` are as in PushConsumer. Raises ValueError.
 
         A broker that rejects the expression rejects the pulls. The error is logged.
         """
@@ -131,8 +125,7 @@ class PullConsumer:
         self._group.request_rebalance()
 
     def assign(self, queues: Iterable[QueueName]) -> None:
-        """Read these queues independently of the group's other members.
-        Queues of an earlier call that are not in `queues` are released."""
+        """Read these queues, and only these, independently of the group's other members."""
         if self._group.subscriptions and self._group.assigned is None:
             raise RuntimeError("the consumer has subscriptions: it cannot have assigned queues as well")
         by_topic: dict[str, list[QueueName]] = {}
@@ -153,11 +146,10 @@ class PullConsumer:
     # Reading -------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int = 5000, *, count: int = 32) -> list[ReceivedMessage]:
-        """Return at most `count` messages of one or more queues, in order within each queue. Returns an empty list
-        after the timeout.
+        """Return at most `count` messages, in order within each queue; an empty list after the timeout.
 
-        Raises MessageError for a message that cannot be decoded; the next poll continues after it. Raises
-        RuntimeError before `start` and after `stop`.
+        Raises MessageError for a message that cannot be decoded; the next poll continues after it. Raises RuntimeError
+        before `start` and after `stop`.
         """
         if not self._is_running:
             raise RuntimeError("the consumer is not started, or is stopped: it receives no messages")
@@ -207,13 +199,12 @@ class PullConsumer:
         return held.position
 
     def pause(self, *queues: QueueName) -> None:
-        """Exclude these queues from polls until `resume`.
-        Raises KeyError for a queue that this member does not hold."""
+        """Exclude these queues from polls until `resume`. Raises KeyError for a queue that is not held."""
         for queue in queues:
             self._group.held[queue].pause(True)
 
     def resume(self, *queues: QueueName) -> None:
-        """Include these queues in polls again. Raises KeyError for a queue that this member does not hold."""
+        """Include these queues in polls again. Raises KeyError for a queue that is not held."""
         for queue in queues:
             self._group.held[queue].pause(False)
         self._arrived.set()

@@ -1,8 +1,7 @@
-"""The push consumer. The members of a group share the queues of a topic, pull them, and pass each message to a
-callback (RocketMQ: DefaultMQPushConsumer).
+"""The push consumer: group members share a topic's queues and call back (RocketMQ: DefaultMQPushConsumer).
 
 A message counts as consumed when its callback returns. Messages in hand when a consumer ends, for any reason, are
-delivered again to the queue's next member. So a message may be delivered twice and is never lost.
+delivered again. So a message may be delivered twice and is never lost.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ PASSIVELY = "CONSUME_PASSIVELY"
 
 
 class PushConsumer:
-    """A member of a group.
-
-    `consumer = PushConsumer("127.0.0.1:9876", "group")`, `consumer.subscribe("T", callback)`, `async with consumer:`
+    """`consumer = PushConsumer("127.0.0.1:9876", "group")`, `consumer.subscribe("T", callback)`, `async with consumer:`
 
     Raises ValueError for an invalid group name or name server address.
     """

@@ -27,14 +27,11 @@ REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
 
 
 class Replies:
-    """The waiting requests of one producer, by correlation id."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
 
     def properties(self, correlation_id: str, client_id: str, within_ms: int) -> dict[str, str]:
-        """Return the properties that make a message a request."""
         return {CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: client_id, TTL_MS: str(within_ms)}
 
     @contextmanager

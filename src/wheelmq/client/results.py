@@ -47,8 +47,7 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     due_ms: Millis | None = None
     """The due time. None for a delivery at once, and for a delay level, because only the broker knows its delay.
 
-    For a relative delay the client computes it from the send time. It stays within the second that the broker
-    returned.
+    The client computes a relative delay from the send time, within the second that the broker returned.
     """
     recall_handle: str | None = None
     transaction_id: str | None = None
@@ -93,8 +92,7 @@ def due_ms(reckoned_ms: int, handle: str | None) -> Millis:
 
 
 def handle_words(handle: str) -> list[str] | None:
-    """Return the words of a recall handle, which is URL-safe base64 of `v1 topic broker time key`.
-    Returns None for any other text."""
+    """Return the words of a recall handle, URL-safe base64 of `v1 topic broker time key`; None for another text."""
     try:
         words = base64.urlsafe_b64decode(handle.encode()).decode().split(" ")
     except (binascii.Error, ValueError):

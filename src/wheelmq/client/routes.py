@@ -42,8 +42,7 @@ class TopicUnknown(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """The queues of one topic, in the sort order that all clients of a group must use, and the addresses of their
-    brokers."""
+    """The queues of one topic, in the order that all clients of a group must use, and their brokers' addresses."""
 
     topic: str
     writable: tuple[QueueName, ...]
@@ -51,8 +50,7 @@ class TopicRoute:
     masters: dict[str, str]
     """Address of the master by broker name."""
     borrowed_queues: int = 0
-    """Greater than 0 if the topic does not exist yet: the number of queues it gets when the first message is sent to
-    it."""
+    """If the topic does not exist yet, the number of queues that its first message creates; else 0."""
 
 
 class RouteCache:
@@ -83,8 +81,7 @@ class RouteCache:
     async def refresh(self, topic: str) -> bool:
         """Refresh the route of a topic in use. Returns False if no name server answers.
 
-        After an error the old route stays: a restarting broker is absent from the name server for a while and returns
-        to its address.
+        After an error the old route stays: a restarting broker is absent from the name server for a while.
         """
         known = self._known.get(topic)
         try:
@@ -99,13 +96,11 @@ class RouteCache:
         return await self._ask(topic, 0)
 
     async def refresh_all(self) -> None:
-        """Refresh the routes of all topics in use. Stops if no name server answers."""
         for topic in list(self._known):
             if not await self.refresh(topic):
                 return
 
     def masters(self) -> dict[str, str]:
-        """Return the last known address of every broker of the topics in use, by broker name."""
         return {name: self._addresses[name] for route in self._known.values() for name in route.masters}
 
     async def brokers(self) -> dict[str, str]:
@@ -181,7 +176,6 @@ class RouteCache:
 
 
 def _read(answer: Command, body: type[B]) -> B:
-    """Decode the body of an answer. Raises CallError if this fails."""
     try:
         return bodies.read(answer.body, body)
     except BodyError as error:

@@ -1,5 +1,4 @@
-"""The parts that producers and consumers share: client id, routes, connections and heartbeats (RocketMQ:
-MQClientInstance)."""
+"""The parts that producers and consumers share: id, routes, connections, heartbeats (RocketMQ: MQClientInstance)."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ from wheelmq.system.unique_ids import UniqueIds
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_MS: Final = 30_000
-"""Interval at which routes are refreshed and heartbeats sent, as in the Java client.
-A broker drops a client that is silent for 120 s."""
+"""Interval of route refreshes and heartbeats, as in Java. A broker drops a client that is silent for 120 s."""
 UNREGISTER_S = 1.0
 """How long a stopping client waits for a broker to unregister it."""
 
@@ -45,14 +43,12 @@ def server_list(text: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_address(address: str, whose: str, usual_port: int) -> None:
-    """Raise ValueError if `address` is not HOST:PORT."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} is not an address of {whose}: write HOST:PORT, as in 127.0.0.1:{usual_port}")
 
 
 def at_least_one(settings: object, *names: str) -> None:
-    """Raise ValueError for a setting that is 0 or less."""
     for name in names:
         value = getattr(settings, name)
         if value < 1:
@@ -60,10 +56,9 @@ def at_least_one(settings: object, *names: str) -> None:
 
 
 class Session:
-    """One client as the brokers know it. `beat` returns its heartbeat.
+    """One client as the brokers know it. `beat` returns its heartbeat. It cannot be started again.
 
-    With an `instance` its client id is the same at each start: this machine's address, `@`, and that name. A stopped
-    session cannot be started again.
+    With an `instance` its client id is the same at each start: this machine's address, `@`, and that name.
     """
 
     def __init__(
@@ -96,8 +91,7 @@ class Session:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Create the client id and start the keep-alive task.
-        Raises RuntimeError if the session was started before."""
+        """Create the client id and start the keep-alive task. Raises RuntimeError if it was started before."""
         if self.client_id:
             raise RuntimeError("a client can be started only once: create another one")
         address = await asyncio.to_thread(_own_address, self.routes.servers[0])
@@ -107,7 +101,6 @@ class Session:
         self._task = asyncio.create_task(self._keep_alive())
 
     async def stop(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        """Unregister from the brokers and close all connections."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -124,21 +117,19 @@ class Session:
             await self.connections.to(address).call(request, UNREGISTER_S)
 
     def caller(self, broker_name: str) -> RpcClient:
-        """Return the connection to a broker of the routes in use. Raises CallError if no route has it."""
         address = self.routes.masters().get(broker_name)
         if address is None:
             raise CallError(f"broker {broker_name} is no longer in any route")
         return self.connections.to(address)
 
     async def beat(self) -> None:
-        """Send a heartbeat to every broker of the routes in use."""
         known = {**self._everywhere, **self.routes.masters()}
         await asyncio.gather(*(self._beat_to(address) for address in sorted(set(known.values()))))
 
     async def greet_everywhere(self) -> None:
-        """Send a heartbeat to every registered broker that has not received one. Raises NoNameServer, Refused.
+        """Send a heartbeat to every registered broker that has not received one, and later to new ones, too.
 
-        From then on all registered brokers receive heartbeats, including those that register later.
+        Raises NoNameServer, Refused.
         """
         self.is_everywhere = True
         if not self._everywhere:
@@ -146,7 +137,6 @@ class Session:
         await asyncio.gather(*map(self.greet, sorted(set(self._everywhere.values()))))
 
     async def greet(self, address: str) -> None:
-        """Send a heartbeat to the broker at `address` if it has not received one."""
         if address not in self._told:
             await self._beat_to(address)
 

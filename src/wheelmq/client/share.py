@@ -1,5 +1,4 @@
-"""The state of one queue that this consumer holds: pull position, messages in hand and committable offset (RocketMQ:
-ProcessQueue)."""
+"""One queue of a consumer: pull position, messages in hand, committable offset (RocketMQ: ProcessQueue)."""
 
 from __future__ import annotations
 
@@ -66,7 +65,6 @@ class HeldQueue:
         self._settle_room()
 
     def done(self, offset: int) -> None:
-        """Remove the message at `offset` from the messages in hand."""
         self._bytes -= self._in_hand.pop(offset, 0)
         self._settle_room()
 
@@ -77,7 +75,6 @@ class HeldQueue:
             await self._going_on.wait()
 
     def pause(self, is_paused: bool) -> None:
-        """Pause or resume pulling."""
         (self._going_on.clear if is_paused else self._going_on.set)()
 
     @property
@@ -91,7 +88,6 @@ class HeldQueue:
 
     @property
     def in_hand(self) -> tuple[int, int, int]:
-        """The number of messages in hand and their first and last queue offset; zeros if there are none."""
         if not self._in_hand:
             return 0, 0, 0
         return len(self._in_hand), next(iter(self._in_hand)), next(reversed(self._in_hand))
@@ -112,7 +108,6 @@ class PolledQueue(HeldQueue):
     confirmed: int | None = None
 
     def confirm(self) -> None:
-        """Count all polled messages as consumed."""
         self.confirmed = super().committable
 
     @property
@@ -121,5 +116,4 @@ class PolledQueue(HeldQueue):
 
     @property
     def position(self) -> int:
-        """The queue offset of the next message to poll."""
         return super().committable

@@ -32,9 +32,9 @@ def subscription(topic: str, tags: str, sql: str | None, version: int) -> Subscr
 
 
 async def check(session: Session, group: str, wanted: Subscription) -> None:
-    """Have every broker of the topic check an expression, so that an error appears at the start.
+    """Have every broker of the topic check an expression, at the start. Raises Refused if one rejects it.
 
-    Nothing is checked for a topic that does not exist yet. Raises Refused if a broker rejects the expression.
+    Nothing is checked for a topic that does not exist yet.
     """
     if wanted.is_by_tags:
         return

@@ -1,8 +1,7 @@
 """The client for code without an event loop: scripts, threads of a web server, tasks of other frameworks.
 
-Each class wraps the async class of the same name and runs it on an event loop in a thread of its own. A method blocks
-until the async method is done. Heartbeats continue between calls, and any thread may call. Callbacks are plain
-functions that run in their own threads, as with the async classes.
+Each class runs the async class of the same name on an event loop in a thread of its own, heartbeats included. A method
+blocks until the async method is done. Any thread may call. Callbacks are plain functions.
 """
 
 from __future__ import annotations
@@ -117,8 +116,6 @@ class Loop:
 
 
 class Blocking(Generic[C]):
-    """An async client with its own loop."""
-
     def __init__(self, client: C) -> None:
         self._client = client
         self._loop = Loop()
@@ -181,8 +178,7 @@ def begins(
 
 
 def at_once(method: Callable[Concatenate[D, P], R]) -> Callable[Concatenate[Blocking[D], P], R]:
-    """Return a method that runs the plain `method` on the loop.
-    Before `start` and after `stop` it runs in the caller's thread."""
+    """Return a method that runs the plain `method` on the loop, or without a loop in the caller's thread."""
 
     @functools.wraps(method)
     def call(self: Blocking[D], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -197,8 +193,6 @@ def at_once(method: Callable[Concatenate[D, P], R]) -> Callable[Concatenate[Bloc
 
 
 class _Sending(Blocking[S]):
-    """The methods of both producers."""
-
     send = waits(Producer.send)
     send_async = begins(Producer.send)
     send_oneway = waits(Producer.send_oneway)
@@ -283,7 +277,6 @@ class SyncPullConsumer(Blocking[PullConsumer]):
 
     @property
     def queues(self) -> list[QueueName]:
-        """The queues that this member holds now."""
         return self._client.queues
 
 

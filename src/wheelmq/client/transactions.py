@@ -1,8 +1,7 @@
-"""The transaction producer: a message is delivered only if a local transaction succeeds (RocketMQ:
-TransactionMQProducer).
+"""The transaction producer: delivery only if a local transaction succeeds (RocketMQ: TransactionMQProducer).
 
-The broker keeps a half message until the producer ends the transaction. Without an end, the broker asks any producer
-of the same group. So `check` must find the outcome in a place that all of them share: a database, not a variable.
+The broker keeps a half message until the producer ends the transaction. Without an end, the broker asks any producer of
+the same group. So `check` must find the outcome in a place that all of them share: a database, not a variable.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ Check = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionStat
 class TransactionProducer(Producer):
     """A producer with transactions. `check` returns the state of a transaction whose end the broker has not received.
 
-    Its group (in the settings) must be used by no other kind of producer, because the broker asks any member of it.
-    `start` registers the group at every broker. So brokers ask about transactions that an earlier run left open even
-    if this producer sends nothing.
+    No other kind of producer may use its group (in the settings), because the broker asks any member of it. `start`
+    registers the group at every broker, so brokers ask about transactions that an earlier run left open.
     """
 
     def __init__(
@@ -61,8 +59,7 @@ class TransactionProducer(Producer):
         self._callbacks = Callbacks(CHECKS)
 
     async def start(self) -> None:
-        """Start the keep-alive task and answer checks.
-        If no name server answers, brokers learn of the group later."""
+        """Start the keep-alive task and answer checks. Without a name server, brokers learn of the group later."""
         await super().start()
         try:
             await self._session.greet_everywhere()
@@ -81,9 +78,8 @@ class TransactionProducer(Producer):
     ) -> TransactionResult:
         """Store a half message, run `execute`, and commit or roll back the message by its result.
 
-        An exception of `execute` is logged and counts as UNKNOWN: the transaction may have happened, so the broker
-        will ask `check`. If the half message is not safely stored, it is rolled back and `execute` does not run.
-        Raises the same as `send`; then `execute` did not run.
+        An exception of `execute` is logged and counts as UNKNOWN: the broker will ask `check`. If the half message is
+        not safely stored, it is rolled back. Then, and after an error as of `send`, `execute` does not run.
         """
         message = OutgoingMessage(body=body, **options)
         own = {props.TRAN_MSG: "true", props.PRODUCER_GROUP: self.settings.group}
