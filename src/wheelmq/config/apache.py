@@ -1,7 +1,6 @@
 """Read broker.conf and namesrv.conf of Apache RocketMQ unchanged.
 
-Apache silently uses the default for a value that does not parse. Here such a value ends the start, with its file and
-line.
+Apache uses the default for a value that does not parse. Here it ends the start, with its file and line.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ _BOM: Final = "\xef\xbb\xbf"
 
 @dataclass(slots=True)
 class Reading:
-    """The result of reading a file: values by field, and notes for the operator."""
-
     given: dict[str, Given] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -130,7 +127,6 @@ def _parse(key: ApacheKey, text: str) -> str:
 
 
 def _is_as_ever(name: str, text: str, values: Mapping[str, str]) -> bool:
-    """Return whether a path equals the path that the broker uses anyway."""
     root = values.get("storePathRootDir", "").strip()
     return name == "storePathCommitLog" and bool(root) and Path(text) == Path(root) / "commitlog"
 

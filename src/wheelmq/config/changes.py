@@ -1,7 +1,6 @@
 """Show settings by Apache's names while a part runs, and change those that may change (RocketMQ: Configuration).
 
-Apache applies the valid values of a request, always answers success, and writes all its keys to the file. Here a
-request is applied completely or rejected with the reason, and the file keeps all other lines.
+Unlike Apache's, a request is applied completely or rejected, and the file keeps all other lines.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ class Configuration(Generic[T]):
         self._clock = clock
         self._changed = changed
         self.version = DataVersion(timestamp=clock.now_ms())
-        """Counts changes since the start."""
 
     def text(self) -> bytes:
         """Return the current settings as lines of Apache's names, sorted."""
@@ -110,10 +108,7 @@ class Configuration(Generic[T]):
         return found
 
     def _change(self, name: str, text: str) -> dict[str, Any]:
-        """Return the field that the key `name` sets, if `text` is another value.
-
-        Raises ConfigError, ChangeRejected.
-        """
+        """Return the field that the key `name` sets, if `text` is another value. Raises ConfigError, ChangeRejected."""
         reading = apache.interpret({name: text}, {name: name}, self._schema)
         found: dict[str, Any] = {}
         for field_name, one in reading.given.items():
@@ -158,7 +153,6 @@ class Configuration(Generic[T]):
 
 
 def _stay(key: ApacheKey, text: str) -> None:
-    """Raise ChangeRejected unless `text` is the default of `key`."""
     if text.strip().lower() != key.default.lower():
         what = "is refused" if key.treatment is Treatment.REFUSED else "has no effect"
         raise ChangeRejected(ResponseCode.NO_PERMISSION, f"{key.name} {what}: {key.why}")

@@ -10,10 +10,8 @@ DELIMITER: Final = "__"
 
 
 def variables() -> list[str]:
-    """Return the environment variables that have the form of a setting."""
     return [name for name in os.environ if name.upper().startswith(PREFIX) and DELIMITER in name[len(PREFIX) :]]
 
 
 def variable_of(group: str, key: str) -> str:
-    """Return the variable that sets `key` of `group`."""
     return f"{PREFIX}{group}{DELIMITER}{key}".upper()

@@ -1,7 +1,6 @@
 """The keys of Apache RocketMQ 5.3.3's broker.conf and namesrv.conf, and the treatment of each.
 
-The rows are in `*_keys.py`, one module per class of Apache. docs/operations/settings.md is generated from them. The
-declaration of a setting has the name of the honoured key that sets it.
+The rows are in `*_keys.py`, one module per class of Apache. docs/operations/settings.md is generated from them.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from typing import Final, NamedTuple
 
 
 class Treatment(StrEnum):
-    """The effect of a key in WheelMQ."""
-
     HONOURED = "honoured"
     NO_EFFECT = "no effect"
     """Accepted. A value other than Apache's default is logged at the start."""
@@ -21,8 +18,6 @@ class Treatment(StrEnum):
 
 
 class Kind(StrEnum):
-    """The Java type of a key."""
-
     INT = "int"
     LONG = "long"
     DOUBLE = "double"

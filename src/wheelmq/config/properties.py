@@ -30,10 +30,7 @@ class PropertyLine(NamedTuple):
 
 
 def parse(raw: bytes) -> list[PropertyLine]:
-    """Return the properties of a file in their order. If a name occurs twice, the later one counts.
-
-    Raises ConfigError with the line of an invalid escape.
-    """
+    """Return the properties of a file in order; later duplicates count. Raises ConfigError for an invalid escape."""
     return [_split(text, line, last) for text, line, last in _logical_lines(raw.decode("latin-1"))]
 
 
@@ -43,13 +40,11 @@ def write(values: Mapping[str, str]) -> str:
 
 
 def escape(value: str) -> str:
-    """Return `value` as it is written after the equals sign."""
     written = "".join(_WRITTEN.get(char) or _ascii(char) for char in value)
     return f"\\{written}" if written.startswith(" ") else written
 
 
 def escape_name(name: str) -> str:
-    """Return `name` as it is written before the equals sign."""
     return "".join(f"\\{char}" if char in " =:#!" else _WRITTEN.get(char) or _ascii(char) for char in name)
 
 

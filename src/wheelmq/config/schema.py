@@ -47,12 +47,10 @@ class Schema(Generic[T]):
 
     @cached_property
     def fields(self) -> dict[str, Declared]:
-        """The settings, by name."""
         return setting.declared(self.tables)
 
     @cached_property
     def groups(self) -> dict[str, dict[str, str]]:
-        """The names of the settings, by table, and in a table by key."""
         found: dict[str, dict[str, str]] = {table: {} for table in self.tables}
         for one in self.fields.values():
             found[one.table][one.key] = one.name
@@ -76,26 +74,21 @@ class Schema(Generic[T]):
 
     @cached_property
     def descriptions(self) -> dict[str, str]:
-        """The text below each field in the source, if there is one."""
         return setting.descriptions(self.tables)
 
     def allowed(self, name: str) -> str:
-        """Return in words the values that a setting may have."""
         one = self.fields[name]
         return one.setting.narrower or allowed(one.kind)
 
     def value(self, settings: T, name: str) -> Any:
-        """Return the value of a setting."""
         one = self.fields[name]
         return getattr(self._table(settings, one.table), one.key)
 
     def set_value(self, settings: T, name: str, value: Any) -> None:
-        """Set a setting, in place."""
         one = self.fields[name]
         setattr(self._table(settings, one.table), one.key, value)
 
     def check(self, settings: T) -> None:
-        """Check each table. Raises ValueError, which names the wrong setting."""
         for table in self.tables:
             self._table(settings, table).check()
 
@@ -158,7 +151,6 @@ class Schema(Generic[T]):
         return found.ours if found is not None and found.treatment is Treatment.HONOURED else None
 
     def apaches(self) -> dict[str, ApacheKey]:
-        """Return the honoured rows, by the names of the settings."""
         return {key.ours: key for key in self.keys.values() if key.treatment is Treatment.HONOURED}
 
 
@@ -179,7 +171,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def allowed(kind: Any) -> str:
-    """Return in words the values that a field of type `kind` may have."""
     found = shapes.type_info(kind)
     if isinstance(found, shapes.EnumType):
         return ", ".join(str(one.value) for one in found.cls)

@@ -3,8 +3,7 @@
     class FlushSettings(SettingsTable, kw_only=True):
         interval_ms: Annotated[Positive, Setting("flush_interval_ms", "flushIntervalCommitLog", mutable=True)] = 500
 
-The field's name is the key in a TOML file. A part of the broker takes its table as it is. So this module is below the
-packages that declare tables.
+The field's name is the key in a TOML file. A part of the broker takes its table as it is.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ class Setting:
     apache: str = ""
     """Apache's name, if Apache RocketMQ has the setting."""
     mutable: bool = False
-    """Whether the setting can change while the part runs. Paths and addresses cannot, and no setting that existing
-    files were created with."""
+    """Whether the setting can change while the part runs. Not for paths, addresses, and sizes of existing files."""
     narrower: str = ""
     """The allowed values, in words, if a check is stricter than the type."""
 
@@ -40,10 +38,7 @@ class SettingsTable(msgspec.Struct):
     """The settings of one table of a TOML file. Only the configuration sets fields, and only mutable ones."""
 
     def check(self) -> None:
-        """Check settings that are more than numbers, and settings that depend on each other.
-
-        Raises ValueError, which names the wrong setting.
-        """
+        """Check settings that depend on each other or are no numbers. Raises ValueError with the wrong setting."""
 
 
 class SettingsTables(msgspec.Struct):
@@ -57,8 +52,6 @@ class SettingsTables(msgspec.Struct):
 
 
 class Declared(NamedTuple):
-    """A setting, as its field declares it."""
-
     table: str
     key: str
     name: str
@@ -74,7 +67,6 @@ Tables = Mapping[str, type[SettingsTable]]
 
 @cache
 def tables_of(shape: type[SettingsTables]) -> dict[str, type[SettingsTable]]:
-    """Return the tables of a part, by name."""
     types = typing.get_type_hints(shape)
     return {name: types[name] for name in shape.__struct_fields__}
 

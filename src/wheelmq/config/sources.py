@@ -36,7 +36,6 @@ def read(file: Path | None, schema: Schema[Any], schemas: Callable[[], Iterable[
 
 
 def read_bytes(file: Path) -> bytes:
-    """Return the content of `file`. Raises ConfigError."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -44,7 +43,6 @@ def read_bytes(file: Path) -> bytes:
 
 
 def is_toml(file: Path) -> bool:
-    """Return whether the name of `file` says that it is TOML."""
     return file.suffix.lower() == ".toml"
 
 

@@ -13,7 +13,6 @@ from wheelmq.config.schema import Schema
 
 
 def apaches_keys(keys: Iterable[ApacheKey], schema: Schema[Any]) -> str:
-    """Return the table of `keys`, one row each."""
     columns = ("Apache's name", "type", "unit", "Apache's default", "treatment", "our default", "our name, or reason")
     return _table(columns, (_row_of(key, schema) for key in keys))
 

@@ -37,8 +37,7 @@ def parse(raw: bytes, file: str) -> dict[str, Any]:
 def check(tables: dict[str, Any], file: str, schema: Schema[Any], schemas: Schemas) -> Reading:
     """Return the settings of `schema` from the environment, which takes precedence, and from a file.
 
-    The file may have the settings of all `schemas`. Raises ConfigError with one line for each setting that is unknown
-    or not allowed.
+    The file may have the settings of all `schemas`. Raises ConfigError with one line for each wrong setting.
     """
     known = {variable_of(group, key) for one in schemas for group, keys in one.groups.items() for key in keys}
     problems = [
@@ -61,7 +60,6 @@ def check(tables: dict[str, Any], file: str, schema: Schema[Any], schemas: Schem
 
 
 def settings_model(schemas: Schemas) -> type[BaseSettings]:
-    """Return the model of all `schemas`, with one table per group."""
     groups: dict[str, Any] = {}
     for schema in schemas:
         for group, keys in schema.groups.items():
@@ -72,7 +70,6 @@ def settings_model(schemas: Schemas) -> type[BaseSettings]:
 
 
 def json_schema(schemas: Schemas) -> dict[str, Any]:
-    """Return the JSON schema of a file that may have the settings of all `schemas`."""
     return settings_model(schemas).model_json_schema()
 
 
@@ -92,7 +89,6 @@ class _Settings(BaseSettings):
 
 
 def _field(schema: Schema[Any], name: str) -> Any:
-    """Return the model's field for `name` of `schema`: type, bounds, default, description."""
     kind, default = schema.fields[name].kind, schema.fields[name].default
     bounds: dict[str, Any] = {}
     if typing.get_origin(kind) is Annotated:
