@@ -9,10 +9,7 @@ START_MS = 1_800_000_000_250
 
 
 class ManualClock:
-    """Wall and monotonic time, moved by hand.
-
-    `creep_ms` is the monotonic time that passes with each reading. A test uses it to end a time slice inside a tick.
-    """
+    """Wall and monotonic time, moved by hand. Each reading takes `creep_ms`, to end a time slice inside a tick."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self._now_ms = now_ms
@@ -23,7 +20,6 @@ class ManualClock:
         return Millis(self._now_ms)
 
     def processor(self) -> float:
-        """Return 0: a test uses no processor time."""
         return 0.0
 
     def monotonic(self) -> float:

@@ -12,8 +12,8 @@ from wheelmq.formats.wire.frame import Command
 class FakeConnection:
     """One peer of a broker.
 
-    Frames of the broker become visible with `flush`. A harness calls it at the end of a tick, where the server writes
-    to its sockets. Frames that a broker had queued when it died in a tick are never seen.
+    Frames of the broker become visible with `flush`, at the end of a tick, where the server writes to its sockets.
+    Frames that a broker had queued when it died are never seen.
     """
 
     def __init__(self, peer: Host) -> None:
@@ -28,7 +28,6 @@ class FakeConnection:
         self.answers: dict[int, Command] = {}
         """The answers by opaque. The last answer counts if several requests share one opaque."""
         self.requests: list[Command] = []
-        """The requests that the broker sent."""
         self.unread = bytearray()
         """Received bytes that are not a whole frame yet."""
         self._queued: list[bytes] = []
@@ -53,19 +52,16 @@ class FakeConnection:
     # The client's side ---------------------------------------------------------------------------------------------
 
     def next_opaque(self, *, oneway: bool = False) -> int:
-        """Return the opaque number of the next request."""
         self._opaque += 1
         if not oneway:
             self._unanswered[self._opaque] += 1
         return self._opaque
 
     def repeat_opaque(self, opaque: int) -> int:
-        """Use the opaque number of an earlier request for one more request, and return it."""
         self._unanswered[opaque] += 1
         return opaque
 
     def waits_for(self, opaque: int) -> int:
-        """Return the number of missing answers to `opaque`."""
         return self._unanswered[opaque]
 
     def flush(self) -> None:

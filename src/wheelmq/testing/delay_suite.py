@@ -36,9 +36,7 @@ class DelaysUnderTest(Protocol):
         """Cancel the message with that name. Returns whether it was pending."""
         ...
 
-    def advance(self, ms: int) -> None:
-        """Let `ms` pass."""
-        ...
+    def advance(self, ms: int) -> None: ...
 
     def left(self) -> list[Left]:
         """Return all messages released since the beginning, in order."""
@@ -59,7 +57,6 @@ class DelaySuite:
     grain_ms = 1
 
     def _grained(self, delay_ms: int) -> int:
-        """Return `delay_ms`, rounded up to a multiple of the grain."""
         return -(-delay_ms // self.grain_ms) * self.grain_ms
 
     def open(self, folder: Path) -> DelaysUnderTest:

@@ -6,8 +6,8 @@ machine's disk. This model instead keeps the state that would be on disk.
 A power cut leaves a state that the kernel could leave:
 
 - Mapped bytes are those of the last sync. Any subset of the pages changed since then is written. Some pages are torn:
-  at most a sector of 512 bytes is written whole. `write_back` writes pages in between, as the kernel may do at any
-  time. A page may therefore also have the state of some moment since the sync.
+  at most a sector of 512 bytes is written whole. `write_back` writes pages in between, so a page may also have the
+  state of some moment since the sync.
 - Of the names added to or removed from a folder since its last sync, the first few remain. A journal keeps order.
 """
 
@@ -46,8 +46,6 @@ class Call(StrEnum):
 
 @dataclass(frozen=True)
 class NameChange:
-    """A name that was added to a folder, or removed from it."""
-
     path: Path
     is_folder: bool
     before: bytes | None = None
@@ -56,7 +54,6 @@ class NameChange:
     """The durable part of that content if the file was mapped; None if it was all zero."""
     is_mapped: bool = False
     was_there: bool = False
-    """Whether the folder existed before."""
 
     def on_disk(self) -> Bytes | None:
         """Return the file's content on disk if the change did not reach the disk; None for no file."""
@@ -67,16 +64,12 @@ class NameChange:
 
 @dataclass
 class _Failure:
-    """The failure of the `left`-th call from now of one of `kinds`, which raises `error`."""
-
     left: int
     error: OSError
     kinds: Collection[Call]
 
 
 class SimulatedFile(MappedFile):
-    """A mapped file that is synced in the model."""
-
     def __init__(self, disk: SimulatedDisk, path: Path, size: int) -> None:
         super().__init__(path, size, writable=True)
         self._disk = disk
@@ -112,7 +105,6 @@ class SimulatedDisk(Disk):
         self.syncs: list[Path] = []
         """Every file synced, in order."""
         self.refused = 0
-        """Calls that failed."""
         self._failures: list[_Failure] = []
         self._durable: dict[Path, Bytes | None] = {}
         """The durable content of each mapped file; None for a content of zeros."""
@@ -127,7 +119,6 @@ class SimulatedDisk(Disk):
         self._failures.append(_Failure(nth, error, kinds))
 
     def heal(self) -> None:
-        """End all failures, and make room on the disk."""
         self.used = 0.0
         self._failures.clear()
         self.sync_error = None
@@ -258,7 +249,6 @@ class SimulatedDisk(Disk):
         self.names.setdefault(change.path.parent, []).append(change)
 
     def _undo(self, change: NameChange) -> None:
-        """Undo a change that did not reach the disk."""
         path = change.path
         if change.is_folder:
             if change.was_there:

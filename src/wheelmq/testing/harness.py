@@ -5,8 +5,8 @@
         harness.advance(1000)
         assert harness.bodies("T") == [b"in a second"]
 
-The harness feeds bytes, ticks the broker whenever it asks for a tick, and shows answers at the end of a tick. It
-stops the broker cleanly, as `kill -9` would, or as a power cut would.
+The harness feeds bytes, ticks the broker whenever it asks for a tick, and shows answers at the end of a tick. It stops
+the broker cleanly, as `kill -9` would, or as a power cut would.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ SMALL: dict[str, Any] = {
     "block_log_file_bytes": 16 << 10,
     "block_queue_file_bytes": 24 * 50,
 }
-"""Small sizes for tests.
+"""Small sizes for tests: files fill up within a test, and are created on demand.
 
-Files fill up within a test and are created on demand. The wheel turns once within a test. The roll window is 20 s,
-and a block has 10 s.
+The wheel turns once within a test. The roll window is 20 s, and a block has 10 s.
 """
 
 TICKS_MAX = 10_000
@@ -65,8 +64,6 @@ class NoAnswer(AssertionError):
 
 
 class Ask(NamedTuple):
-    """A request that was sent, and its answer once there is one."""
-
     connection: FakeConnection
     opaque: int
 
@@ -76,8 +73,6 @@ class Ask(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """A pull's answer and its records."""
-
     answer: Command
     records: list[Record]
 
@@ -222,13 +217,11 @@ class BrokerHarness:
 
     @property
     def client(self) -> FakeConnection:
-        """The connection for requests that name none."""
         if self._client is None or not self._client.is_open:
             self._client = self.connect()
         return self._client
 
     def lose(self, connection: FakeConnection) -> None:
-        """Lose the connection, and notify the broker."""
         connection.drop()
         self._notify_lost(connection)
 
@@ -256,7 +249,6 @@ class BrokerHarness:
     def submit(
         self, command: Command, connection: FakeConnection | None = None, *, oneway: bool = False, binary: bool = False
     ) -> Ask:
-        """Receive a request, without a tick."""
         connection = connection or self.client
         command.opaque = connection.next_opaque(oneway=oneway)
         command.flag = frame.FLAG_ONEWAY if oneway else 0
@@ -274,7 +266,6 @@ class BrokerHarness:
     def ask_code(
         self, code: RequestCode, body: bytes = b"", connection: FakeConnection | None = None, **fields: object
     ) -> Command:
-        """Do the same as `ask` with the header `fields`, by their names on the wire."""
         return self.ask(Command(code=code, ext=headers.texts(**fields), body=body), connection)
 
     # Time ----------------------------------------------------------------------------------------------------------
@@ -298,7 +289,6 @@ class BrokerHarness:
         return is_due
 
     def _raise_failed(self) -> None:
-        """Raise the error of a step that just failed, unless the test allows failed steps."""
         steps = self.broker.parts.steps
         error, steps.last_error = steps.last_error, None
         if error is not None and not self.allows_failed_steps:
@@ -352,10 +342,7 @@ class BrokerHarness:
         return wait_ms
 
     def run_jobs(self, count: int | None = None) -> int:
-        """Let each HeldWorker do its first `count` jobs, or all, and tick as the server would.
-
-        Returns the number of jobs.
-        """
+        """Let each HeldWorker do its first `count` jobs, or all, and tick as the server would. Returns their number."""
         workers = (self.worker, self.block_worker, self.background, self.tables)
         held = {id(one): one for one in workers if isinstance(one, HeldWorker)}
         if not held:
@@ -427,7 +414,6 @@ class BrokerHarness:
         return Command(code=RequestCode.PULL_MESSAGE, ext=headers.texts(**header))
 
     def pull(self, topic: str, queue_id: int = 0, offset: int = 0, **fields: Any) -> Pulled:
-        """Pull, tick and return the answer."""
         connection = fields.pop("connection", None)
         answer = self.ask(self.pull_command(topic, queue_id, offset, **fields), connection)
         return Pulled(answer, records_in(bytes(answer.body)))
@@ -456,7 +442,6 @@ class BrokerHarness:
 
 
 def records_in(body: bytes) -> list[Record]:
-    """Return the records in the body of a pull's answer."""
     records = []
     at = 0
     while at < len(body):

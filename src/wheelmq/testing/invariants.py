@@ -57,10 +57,7 @@ class Log(NamedTuple):
 
 
 def read_log(broker: Broker) -> Log:
-    """Read the log without the code of recovery.
-
-    Asserts that each origin is settled at most once, after it was parked (I2).
-    """
+    """Read the log without the code of recovery. Asserts that each origin is settled once, after its park (I2)."""
     adopted = DoneBits()
     adopted.add_packed(load_done(broker.parts.disk, broker.parts.paths)[1])
     found = Log([], {}, {}, set(), adopted, {}, {}, {})
@@ -96,10 +93,7 @@ def read_log(broker: Broker) -> Log:
 
 
 def records_from(log: CommitLog, position: LogPosition) -> Iterator[Record]:
-    """Yield the records of the commit log, or of a block's log, from `position` to the end.
-
-    Asserts that they are whole.
-    """
+    """Yield the records of the commit log, or of a block's log, from `position` on. Asserts that they are whole."""
     files = log.files
     while position < log.end:
         file = files.file_at(position)
@@ -296,7 +290,6 @@ def _check_blocks(broker: Broker, log: Log) -> None:
 
 
 def _in_blocks(broker: Broker) -> dict[Origin, Record]:
-    """Return the pending messages in blocks, by origin."""
     origins = (
         origin_of(block_stream(block.number), i)
         for block in broker.parts.blocks

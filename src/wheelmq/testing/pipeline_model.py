@@ -3,9 +3,9 @@
     model = PipelineModel(harness)
     model.work()        open a lease if there is none, and do a turn if one is due
 
-A turn is plan, read, upload and commit. It uses the broker's own request handlers and reads the files of the store as
-a task does. A test can call each step alone, split it into parts and attempts, or change it by `fault`, which decides
-the outcome of each request.
+A turn is plan, read, upload and commit. It uses the broker's own request handlers and reads the files of the store as a
+task does. A test can call each step alone, split it into parts and attempts, or change it by `fault`, which decides the
+outcome of each request.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ ATTEMPTS_MAX = 4
 
 
 class Fault(Enum):
-    """The outcome of a request."""
-
     DELIVER = auto()
     LOSE_REQUEST = auto()
     LOSE_ANSWER = auto()
@@ -58,8 +56,6 @@ Chooser = Callable[[RequestCode, Command], Fault]
 
 
 class Done(Enum):
-    """The result of a call of `work`."""
-
     COMMITTED = auto()
     IDLE = auto()
     """No turn was due."""
@@ -106,7 +102,6 @@ class PipelineModel:
         self.over_the_wire = over_the_wire
         """Whether tasks request the store's bytes from the broker instead of mapping the files."""
         self.portions = 0
-        """Number of requested portions."""
         self.fault: Chooser = lambda code, command: Fault.DELIVER
         self.bend: Callable[[Task], Task] = lambda task: task
         """Applied to the output of a task before its upload."""
@@ -116,7 +111,6 @@ class PipelineModel:
         self.terms: dict[str, Any] | None = None
         """The broker's answer with the lease; None without a lease."""
         self.committed = 0
-        """Number of turns that this model committed."""
         self._attempt = 0
         self._connection: FakeConnection | None = None
 
@@ -152,7 +146,6 @@ class PipelineModel:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the lease, which must be open."""
         assert self.terms is not None
         return int(self.terms["epoch"])
 
@@ -173,7 +166,6 @@ class PipelineModel:
         return None
 
     def renew(self) -> None:
-        """Renew the lease. Raises Refused, CallError."""
         self._ask(RequestCode.WMQ_PIPELINE_RENEW, epoch=self.epoch)
 
     def commit(self, plan: TurnPlan, winners: list[Part]) -> None:
@@ -185,7 +177,6 @@ class PipelineModel:
     # The tasks -----------------------------------------------------------------------------------------------------
 
     def view(self) -> StoreView:
-        """Return the broker's store as seen by a task that maps it."""
         assert self.terms is not None
         return StoreView(Path(self.terms["store_path"]), msgspec.convert(self.terms, StoreSizes))
 
@@ -325,10 +316,7 @@ class PipelineModel:
 
 
 def _shares(first: int, end: int, parts: int, grain: int) -> list[tuple[int, int]]:
-    """Split [first, end) into at most `parts` shares.
-
-    Bounds are multiples of `grain` from `first`; no share is empty.
-    """
+    """Split [first, end) into at most `parts` shares, none empty. Bounds are multiples of `grain` from `first`."""
     count = (end - first) // grain
     bounds = np.unique([first + count * i // parts * grain for i in range(parts + 1)]).tolist()
     return [(a, b) for a, b in itertools.pairwise(bounds) if b > a]

@@ -3,8 +3,7 @@
     with Stops() as stops: run()            the failpoints that it passes: stops.passed
     with Stops(die_at=17): run()            raises Died at the 18th
 
-Died is no Exception, so that no code handles it as the error of a request. It leaves the broker as `kill -9` would;
-the test must drop it.
+Died is no Exception, so that no code handles it. It leaves the broker as `kill -9` would; the test must drop it.
 """
 
 from __future__ import annotations
@@ -31,15 +30,12 @@ class Stops:
         self._patches: list[Any] = []
 
     def arm(self, after: int) -> None:
-        """End the run after `after` more failpoints."""
         self._die_at, self._die_in = len(self.passed) + after, ""
 
     def arm_in(self, name: str) -> None:
-        """End the run at the next failpoint of this name."""
         self._die_at, self._die_in = None, name
 
     def disarm(self) -> None:
-        """Let the run continue to its end."""
         self._die_at, self._die_in = None, ""
 
     def reach(self, name: str) -> None:

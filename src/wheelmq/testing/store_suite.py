@@ -21,8 +21,6 @@ from wheelmq.testing.disk import SimulatedDisk
 
 
 class StoredMessage(Protocol):
-    """The place of a stored message."""
-
     @property
     def position(self) -> LogPosition: ...
     @property
@@ -52,7 +50,6 @@ class StoreUnderTest(Protocol):
 
 
 def message(number: int, topic: str = "T", queue_id: int = 0, pad: int = 500) -> Message:
-    """Return the message with this number; `body_of` returns its body."""
     return Message(topic, queue_id, body_of(number, pad), {"KEYS": f"k{number}"})
 
 
@@ -62,7 +59,6 @@ def body_of(number: int, pad: int = 500) -> bytes:
 
 class StoreSuite:
     def open(self, folder: Path, disk: SimulatedDisk, clock: ManualClock) -> StoreUnderTest:
-        """Return a store in `folder`, recovered."""
         raise NotImplementedError
 
     def test_a_queue_reads_as_it_was_written_over_many_files(self, tmp_path: Path) -> None:

@@ -10,10 +10,7 @@ from wheelmq.system.workers import Job
 
 
 class HeldWorker:
-    """Keeps jobs until the test runs them.
-
-    As with a worker thread, a job has two halves: the work and the notification.
-    """
+    """Keeps jobs until the test runs them. A job has two halves, as with a thread: the work and the notification."""
 
     def __init__(self) -> None:
         self._jobs: deque[Job] = deque()
@@ -28,7 +25,6 @@ class HeldWorker:
         self._jobs.append((work, done))
 
     def fail_next(self, error: BaseException) -> None:
-        """Let the next job raise `error` instead of working."""
         self._failures.append(error)
 
     def work(self, count: int | None = None) -> int:
@@ -57,7 +53,6 @@ class HeldWorker:
         return told
 
     def run(self, count: int | None = None) -> int:
-        """Do the work of jobs and notify the loop. Returns the number of notifications."""
         self.work(count)
         return self.report(count)
 
@@ -67,6 +62,5 @@ class HeldWorker:
         self._worked.clear()
 
     def close(self) -> None:
-        """Run all jobs, and the jobs that they submit."""
         while len(self):
             self.run()

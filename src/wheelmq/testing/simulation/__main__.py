@@ -47,7 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _command(seed: int, steps: int, driver: Driver | None) -> str:
-    """Return the commands that repeat the run."""
     chosen = f"make sim SEED={seed}" + (f" STEPS={steps}" if steps != STEPS else "")
     chosen += " WHEELMQ_KERNELS=compiled" if jit.available() else ""
     options = f"--seed {seed} --steps {steps}" + (f" --driver {driver}" if driver is not None else "")

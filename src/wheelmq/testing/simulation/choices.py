@@ -12,7 +12,6 @@ WINDOW_MS: Final = 8000
 
 
 def pick_settings(r: Random) -> dict[str, Any]:
-    """Return settings for small files and a small wheel."""
     precision_ms = r.choice((1000, 1000, 100))
     return {
         "flush_mode": r.choice(("SYNC_FLUSH", "ASYNC_FLUSH")),

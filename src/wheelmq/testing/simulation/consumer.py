@@ -36,7 +36,6 @@ class Consumer:
 
     @property
     def waits(self) -> int:
-        """The number of pulls without an answer."""
         return len(self._pulls)
 
     def pull_any(self) -> None:
@@ -52,7 +51,6 @@ class Consumer:
         self._pulls.append(_SimulatedPull(self._world.harness.submit(command, self._connect()), queue, offset))
 
     def commit(self) -> None:
-        """Commit the offset of a random queue."""
         if not self._next:
             return
         queue = self._world.randomness.choice(sorted(self._next))
@@ -94,7 +92,6 @@ class Consumer:
             self._world.harness.lose(self._connection)
 
     def collect(self) -> None:
-        """Process the answers that have arrived."""
         left = []
         for pull in self._pulls:
             if pull.ask.answer is not None:

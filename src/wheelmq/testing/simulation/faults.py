@@ -12,8 +12,6 @@ from wheelmq.testing.stops import Stops
 
 
 class Faults:
-    """The faults of one run."""
-
     def __init__(self, world: World, disk: SimulatedDisk, stops: Stops, seed: int) -> None:
         self._world = world
         self._disk = disk
@@ -27,7 +25,6 @@ class Faults:
         self._step = 0
 
     def begin_step(self, step: int) -> None:
-        """Give a full disk room again once its time is over."""
         self._step = step
         if self._full_until and step >= self._full_until:
             self._disk.is_full = lambda path: False
@@ -38,7 +35,6 @@ class Faults:
         return self._full_until > 0
 
     def heal(self) -> None:
-        """End all faults of the disk."""
         self._disk.heal()
         self._full_until = 0
 
@@ -48,15 +44,13 @@ class Faults:
             self._world.harness.clock.step(-self._clock_error_ms)
 
     def take_power_cut(self) -> bool:
-        """Return whether the power was cut since the last call."""
         was_cut, self._power_was_cut = self._power_was_cut, False
         return was_cut
 
     def set_the_clock(self) -> None:
-        """Set the wall clock.
+        """Set the wall clock, in some runs by an hour more.
 
-        The total error stays below the difference between the wheel's length and the longest delay. Some runs add an
-        hour.
+        The total error stays below the difference between the wheel's length and the longest delay.
         """
         r = self._world.randomness
         ms = r.choice((r.randint(-3000, 3000), -20_000, 15_000))
@@ -80,10 +74,7 @@ class Faults:
         self._full_until = self._step + self._world.randomness.randint(1, 12)
 
     def files_expire(self) -> None:
-        """Set the used share of the disk.
-
-        At 0.86 files without pending messages expire; at 0.95 sends are rejected too.
-        """
+        """Set the disk's used share: at 0.86 files without pending messages expire; at 0.95 sends are rejected too."""
         self._disk.used = self._world.randomness.choice((0.0, 0.86, 0.86, 0.95))
 
     def will_die(self) -> None:

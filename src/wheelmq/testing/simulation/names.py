@@ -40,18 +40,15 @@ class Names:
         return self._server is not None
 
     def start(self) -> None:
-        """Start a name server without routes."""
         self._server = NameServer(
             NameServerSettings(kv_config_path=self._home / "kvConfig.json"), disk=self._disk, clock=self._clock
         )
 
     def stop(self) -> None:
-        """Stop the name server, which loses its state."""
         self._server = None
         self._broker_connection = None
 
     def lose_broker(self) -> None:
-        """Break the connection to the broker, or note that the broker is gone."""
         if self._server is not None and self._broker_connection is not None:
             self._server.connection_lost(cast(ServerConnection, self._broker_connection))
         self._broker_connection = None

@@ -1,8 +1,7 @@
 """The expected state, apart from the broker: a sorted list of pending messages, and a set of origins.
 
-The oracle reads the log and the logs of blocks record by record as they grow. It knows the sends of clients and their
-answers. Its state is a function of the records alone. So after a power cut it starts again from the remaining
-records.
+It knows the sends of clients and their answers. All else is a function of the records in the logs, so after a power cut
+it starts again from the remaining ones.
 """
 
 from __future__ import annotations
@@ -102,8 +101,6 @@ class Entry(NamedTuple):
 
 @dataclass
 class _State:
-    """The state according to the records."""
-
     entries: list[Entry] = field(default_factory=list)
     by_position: dict[int, Entry] = field(default_factory=dict)
     queues: dict[tuple[str, int], list[Entry]] = field(default_factory=dict)
@@ -145,7 +142,6 @@ class Oracle:
             self._must_be_on_disk(entry, broker)
 
     def refused(self, sent: Sent) -> None:
-        """Note that `sent` was rejected."""
         sent.answer = SendAnswer.REFUSED
         assert sent.name not in self.names_in_log(), f"{sent.name!r} is refused and stored"
 
@@ -198,10 +194,7 @@ class Oracle:
         self._seen_to = log.end
 
     def recovered(self, broker: Broker, now_ms: int, *, power_was_cut: bool) -> int:
-        """Check the log and the blocks after a start. They may have lost only what a power cut may take.
-
-        Returns the number of lost records of the log.
-        """
+        """Check the log and the blocks after a start: they lost only what a power cut may take. Returns the loss."""
         log = broker.parts.store.log
         assert not log.damaged, f"damaged records at {sorted(log.damaged)}"
         before = self._state.entries
@@ -230,10 +223,7 @@ class Oracle:
         return len(gone)
 
     def _forget_lost_of_blocks(self, broker: Broker, *, power_was_cut: bool) -> None:
-        """Check that blocks lost nothing, or in a power cut only messages not acknowledged as on disk.
-
-        Forget the lost ones.
-        """
+        """Check that blocks lost nothing, or in a power cut only unacknowledged messages. Forget the lost ones."""
         state = self._state
         found = {entry.parks: entry for block in broker.parts.blocks for entry in _entries_of(block)}
         for origin, entry in found.items():
@@ -338,7 +328,7 @@ class Oracle:
         self._state.delivered[entry.name] = entry
 
     def _must_not_be_early(self, entry: Entry, due_ms: int) -> None:
-        """Check a message from a level: it was due, or its due time was further off than its level's delay.
+        """Check that a level's message was due, or its due time was further off than the level's delay.
 
         Its record does not carry the time of its release.
         """
@@ -359,7 +349,6 @@ class Oracle:
         return self.sent[name].key
 
     def names_in_log(self) -> set[bytes]:
-        """Return the names of all messages that are or were parked or delivered."""
         return set(self._state.delivered) | {entry.name for entry in self._state.origins.values()}
 
     @property

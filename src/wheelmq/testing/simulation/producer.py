@@ -57,7 +57,6 @@ class SimulatedProducer:
 
     @property
     def waits(self) -> int:
-        """The number of requests without an answer."""
         return len(self._asked)
 
     # Requests ------------------------------------------------------------------------------------------------------
@@ -72,7 +71,6 @@ class SimulatedProducer:
         self._send(topic, r.choice((0, 0, 1, -1)), key)
 
     def send_again(self) -> None:
-        """Repeat an unanswered send under the same key."""
         if self._unanswered:
             sent = self._unanswered.pop(self._world.randomness.randrange(len(self._unanswered)))
             self._send(sent.topic, sent.queue_id, sent.key)
@@ -81,7 +79,6 @@ class SimulatedProducer:
         return self._send_delayed(due_ms, {props.TIMER_DELIVER_MS: str(due_ms)})
 
     def send_in_block(self, seconds: int) -> Sent:
-        """Send a message that is due after `seconds` and is parked in a block."""
         due_ms = self._world.harness.now_ms + seconds * 1000
         return self._send_delayed(due_ms, {props.DELAY_IN_SECONDS: str(seconds)})
 
@@ -112,7 +109,6 @@ class SimulatedProducer:
         self._world.harness.feed(frame.encode(command), ask.connection)
 
     def send_batch(self) -> None:
-        """Send several messages in one request."""
         topic = TOPICS[0]
         if not self._finds(topic):
             return
@@ -135,7 +131,6 @@ class SimulatedProducer:
         self._submit(command, [], cancels=target.key)
 
     def recall(self) -> None:
-        """Cancel by the handle in a send's answer."""
         if not self._handles:
             return
         topic, key, handle = self._world.randomness.choice(self._handles)

@@ -1,7 +1,4 @@
-"""One run: a broker and its environment under one seed.
-
-First come faults, then a calm that must deliver all messages.
-"""
+"""One run: a broker and its environment under one seed. First come faults, then a calm that delivers all messages."""
 
 from __future__ import annotations
 
@@ -191,7 +188,6 @@ class Simulation:
         return [(self._start, 4), (self._names_come_and_go, 1), (self._nothing_runs, 1)]
 
     def _send_many(self) -> None:
-        """Send a burst in one tick."""
         producer = self._world.randomness.choice(self._producers)
         for _ in range(self._world.randomness.randint(3, 12)):
             producer.send()
@@ -229,7 +225,6 @@ class Simulation:
             self._harness.run_jobs()
 
     def _observe_and_work(self) -> None:
-        """Observe the log, call the first driver, and finish all jobs of workers."""
         self._world.observe()
         self._spark.turn()
         self._harness.run_jobs()
@@ -255,7 +250,6 @@ class Simulation:
         self._harness.run_jobs(self._world.randomness.randint(1, 4))
 
     def _work_unobserved(self) -> None:
-        """Finish a job of a worker without notifying the loop."""
         worker = self._world.randomness.choice((self._harness.worker, self._harness.background))
         if isinstance(worker, HeldWorker):
             worker.work(1)

@@ -23,14 +23,10 @@ class Driver(StrEnum):
 
     PRESENT = "present"
     NEVER = "never"
-    """No driver ever runs."""
     AWAY = "away"
     """Drivers are away for minutes, repeatedly."""
     HUNG = "hung"
-    """Drivers keep the lease for minutes and upload, but do not commit.
-
-    Some of these turns are committed much later.
-    """
+    """Drivers keep the lease for minutes and upload, but do not commit. Some of these turns commit much later."""
     CRASHING = "crashing"
     """For minutes, drivers open a lease, ask for a plan and die before they commit, repeatedly."""
 
@@ -97,7 +93,6 @@ class Spark:
             model.terms = None
 
     def turn(self, who: int = 0) -> None:
-        """Call a driver once."""
         model, world = self._models[who], self._world
         self._come_or_go()
         if self._is_absent and self._driver not in (Driver.HUNG, Driver.CRASHING):
@@ -117,31 +112,26 @@ class Spark:
             world.trace.note(f"  driver {model.name} {told}")
 
     def _crash(self, model: PipelineModel) -> None:
-        """Let a crashing driver forget its lease."""
         if self._driver is Driver.CRASHING:
             model.terms = None
 
     def come(self) -> None:
-        """Let the drivers turn, if any come in this run."""
         if self._driver in TIMES:
             self._is_absent, self._changes_ms = True, 0
             self._come_or_go()
 
     def go(self) -> None:
-        """Let the drivers be away or hang from now on."""
         if self._driver in TIMES:
             self._is_absent, self._changes_ms = False, 0
             self._come_or_go()
 
     def _come_or_go(self) -> None:
-        """Switch between presence and absence when the time has come."""
         now_ms = self._world.harness.clock.monotonic_ms()
         if self._driver in TIMES and now_ms >= self._changes_ms:
             self._is_absent = not self._is_absent
             self._changes_ms = now_ms + self._chances.randint(*(ABSENT_MS if self._is_absent else PRESENT_MS))
 
     def other_turn(self) -> None:
-        """Call the standby application once."""
         self.turn(1)
 
     def _drive(self, model: PipelineModel) -> str:
@@ -193,7 +183,6 @@ class Spark:
         world.counts["zombies"] += 1
 
     def late(self) -> None:
-        """Deliver the delayed requests."""
         for model in self._models:
             model.deliver_delayed()
 

@@ -12,10 +12,7 @@ LINES_KEPT: Final = 40
 
 
 class Trace:
-    """Lines with the virtual time. The digest covers all lines; the last ones are kept. `show` gets each line.
-
-    `folder` is removed from the lines, because it differs between runs.
-    """
+    """Lines with the virtual time, without `folder`, which differs. The digest covers all; the last ones are kept."""
 
     def __init__(self, now_ms: Callable[[], int], folder: Path, show: Callable[[str], None] | None = None) -> None:
         self._began_ms = now_ms()

@@ -27,11 +27,9 @@ class World:
     """Number of events by kind."""
 
     def chance(self, share: float) -> bool:
-        """Return True in this share of the cases."""
         return self.randomness.random() < share
 
     def observe(self) -> None:
-        """Let the oracle read the records that the broker appended."""
         self.oracle.observe(self.harness.broker, self.harness.now_ms)
 
     def new_message(self, topic: str, queue_id: int, due_ms: int | None, key: str | None = None) -> Sent:
