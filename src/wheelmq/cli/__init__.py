@@ -1,7 +1,6 @@
 """The command line: one module per command, imported when the command is called.
 
-A command imports heavy packages (PySpark, Numba, NumPy) inside its function, so that `wheelmq --help` and `wheelmq
-send` start fast.
+A command imports heavy packages (PySpark, Numba, NumPy) inside its function, so that others start fast.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ COMMANDS: Final = (
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command from the module of the same name."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -104,7 +104,6 @@ def command(
 
 
 def _say_listening(app: BrokerApp, as_json: bool) -> None:
-    """Print the address and the store of a broker that has started, and its warnings."""
     from wheelmq.broker.start_warnings import start_warnings
 
     assert app.broker is not None
@@ -118,7 +117,6 @@ def _say_listening(app: BrokerApp, as_json: bool) -> None:
 
 
 def _say_failed(failure: BaseException, as_json: bool) -> None:
-    """Print the failure that ended a broker, and the remedy."""
     from wheelmq.broker.admission.error_text import TimersLost, rejection_text
     from wheelmq.system.disk import StoreRemoved
 

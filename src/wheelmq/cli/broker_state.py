@@ -11,8 +11,6 @@ TIMEOUT_S: Final = 3.0
 
 
 class BrokerState(NamedTuple):
-    """The state of the timers of one broker."""
-
     pending: int
     problem: str
     """The problem of the pipeline as the broker describes it; empty if there is none."""
@@ -35,10 +33,7 @@ class _Metrics(msgspec.Struct):
 
 
 def ask_state(port: int) -> BrokerState | None:
-    """Ask the broker on `port` of this machine.
-
-    Returns None if no broker answers, or its answer has no such state.
-    """
+    """Ask the broker on `port` of this machine. Returns None without an answer that has such a state."""
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
     from wheelmq.formats.wire.frame import Command, FrameError

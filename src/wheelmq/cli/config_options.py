@@ -39,7 +39,6 @@ set_option = click.option(
 
 
 def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Return NAME=VALUE texts as a dict. Raises CannotStart."""
     found = {}
     for pair in pairs:
         name, sign, value = pair.partition("=")
@@ -59,8 +58,8 @@ def settings_of(
 ) -> tuple[T, Reading]:
     """Return the settings of a part, and their source. Raises CannotStart.
 
-    `options` maps a field to its value (None if not given) and its option on the command line. `fallbacks` are
-    defaults that the shape does not have.
+    `options` maps a field to its value (None if not given) and its option on the command line. `fallbacks` are defaults
+    that the shape does not have.
     """
     from wheelmq.config import sources
     from wheelmq.config.apache import Reading

@@ -116,7 +116,6 @@ def message_text(message: ReceivedMessage, due: Due) -> str:
 
 
 def _timing(message: ReceivedMessage, due: Due) -> str:
-    """Return the due time and the lateness as text."""
     late_ms = _late_ms(message, due)
     if due.at_ms is None or late_ms is None:
         if due.level is not None:

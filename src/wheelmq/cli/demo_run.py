@@ -23,18 +23,13 @@ PATIENCE_MS: Final = 15_000
 LINGER_MS: Final = 1000
 """How long it waits for duplicates after all messages have arrived."""
 TURN_PATIENCE_S: Final = 60.0
-"""How long it waits for a turn if all messages arrive before the first one.
-
-The broker needs no turn for messages that are due soon.
-"""
+"""How long it waits for a first turn. The broker needs no turn for messages that are due soon."""
 QUIET_MS: Final = 100
 LOOK_S: Final = 0.05
 
 
 @dataclass
 class Planned:
-    """One delayed message and its arrivals."""
-
     delay_ms: int
     due_ms: int
     unique_key: str
@@ -64,7 +59,6 @@ class Run:
 
     @property
     def turns(self) -> int:
-        """The number of turns since the messages were sent."""
         return self.metrics["pipeline"]["turn"] - self.turns_before if self.metrics and self.planned else 0
 
     def note(self, metrics: dict[str, Any] | None) -> None:
@@ -72,7 +66,6 @@ class Run:
             self.metrics = metrics
 
     def is_quiet(self) -> bool:
-        """Return whether no message is due within QUIET_MS."""
         now_ms = self._clock.now_ms()
         return not any(0 < one.due_ms - now_ms < QUIET_MS for one in self.planned)
 
@@ -136,7 +129,6 @@ class Run:
                 one.arrivals_ms.append(message.received_ms)
 
     def problems(self) -> list[str]:
-        """Return the problems of the run; an empty list if there are none."""
         found = []
         for one in self.planned:
             name = f"the message of {one.delay_ms / 1000:g} s"

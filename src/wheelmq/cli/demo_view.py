@@ -36,12 +36,10 @@ class DemoView(Protocol):
 
 
 def make_view(run: Run, stack: Stack, clock: Clock, notes: list[str]) -> DemoView:
-    """Return the view that suits the standard output. The view prints the `notes` that the stack adds."""
     return DemoTable(run, stack, clock, notes) if sys.stdout.isatty() else PlainView(run, stack, notes)
 
 
 def parts(run: Run, stack: Stack) -> list[tuple[str, str]]:
-    """Return the name and the state of each part."""
     pipeline = stack.pipeline.state if stack.pipeline is not None else PipelineState.DOWN
     is_turning = run.metrics is not None and run.metrics["pipeline"]["is_turning"]
     state = "turning" if is_turning else "starting" if pipeline is PipelineState.TURNING else pipeline.value
@@ -59,7 +57,6 @@ def _state(is_up: bool, address: str) -> str:
 
 
 def outcome(one: Planned, now_ms: int) -> str:
-    """Return the state of a message as a word."""
     if one.is_cancelled:
         return "arrived though cancelled" if one.arrivals_ms else "cancelled"
     if not one.arrivals_ms:
@@ -81,8 +78,6 @@ def summary(run: Run, problems: list[str]) -> list[str]:
 
 
 class PlainView:
-    """Prints one line per event."""
-
     def __init__(self, run: Run, stack: Stack, notes: list[str]) -> None:
         self._run = run
         self._stack = stack
@@ -124,10 +119,7 @@ class PlainView:
 
 
 class DemoTable:
-    """A table that is redrawn in place.
-
-    It is drawn only on `update`, because drawing takes milliseconds from the receipt of messages.
-    """
+    """A table that is redrawn in place, only on `update`: drawing takes milliseconds from the receipt of messages."""
 
     def __init__(self, run: Run, stack: Stack, clock: Clock, notes: list[str]) -> None:
         from rich.console import Console

@@ -65,8 +65,6 @@ LATE: Final = "the broker's log says why, see the lines with `timer:` and `pipel
 
 
 class CheckStatus(StrEnum):
-    """The result of a check."""
-
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
@@ -74,8 +72,6 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report."""
-
     name: str
     status: CheckStatus
     detail: str
@@ -353,7 +349,6 @@ def timers(port: int) -> Check:
 
 
 def reinstall_text(*packages: str) -> str:
-    """Return the remedy for broken or missing packages."""
     import wheelmq
 
     checkout = Path(wheelmq.__file__).parents[2]

@@ -19,8 +19,6 @@ LOOK_MS: Final = 2000
 
 
 class Due(NamedTuple):
-    """The due time of a message, in milliseconds since 1970."""
-
     at_ms: int | None
     """None if it is unknown."""
     is_exact: bool = False
@@ -49,10 +47,7 @@ class Levels:
         self._tables: dict[str, tuple[Millis, ...]] = {}
 
     async def delay_ms(self, broker_name: str, level: int) -> int | None:
-        """Return the delay of a level at a broker.
-
-        Returns None if the broker gave no table; it is not asked again.
-        """
+        """Return the delay of a level at a broker; None if the broker gave no table. It is not asked again."""
         from wheelmq.delay.levels.table import level_delay_ms, parse_levels
         from wheelmq.net.errors import CallError, Refused
 
@@ -69,7 +64,7 @@ class Levels:
 async def due_of_sent(namesrv: str, result: SendResult) -> Due:
     """Return the due time of a message that was just sent, from the record of its broker.
 
-    For a message in a block it is an estimate, because the broker cannot find that message by its message id.
+    It is an estimate for a message in a block, which the broker cannot find by its message id.
     """
     from wheelmq.client import Admin
     from wheelmq.net.errors import CallError, Refused
@@ -90,8 +85,8 @@ async def due_of_sent(namesrv: str, result: SendResult) -> Due:
 async def due_of_received(message: ReceivedMessage, levels: Levels) -> Due:
     """Return the due time of a received message.
 
-    A message that waited for a level carries the level. Its due time is an estimate from its birth, a moment before
-    the broker received it. A retry carries nothing.
+    A message that waited for a level carries the level. Its due time is an estimate from its birth, a moment before the
+    broker received it. A retry carries nothing.
     """
     if message.due_ms is not None:
         return Due(message.due_ms, _is_shown(message))
@@ -103,14 +98,13 @@ async def due_of_received(message: ReceivedMessage, levels: Levels) -> Due:
 
 
 def _is_shown(message: ReceivedMessage) -> bool:
-    """Return whether the message carries its due time, to the millisecond."""
     return props.WMQ_DUE in message.properties or props.TIMER_DELIVER_MS in message.properties
 
 
 def _level_of(message: ReceivedMessage) -> int | None:
-    """Return the level that a message has waited for, from its properties; None if there is none.
+    """Return the level that a message waited for, from its properties; None without, and for a retry.
 
-    For a retry it is None too: a retry also waited for a level, but does not carry the time at which that began.
+    A retry waited for a level too, but does not carry the time at which that began.
     """
     if message.reconsume_times or props.REAL_TOPIC not in message.properties:
         return None

@@ -1,7 +1,6 @@
 """The addresses on which the servers of `wheelmq up` listen: can local parts reach them, and can other machines?
 
-Other machines cannot use a broker on all addresses while its name server listens on 127.0.0.1. A server that other
-machines can reach has no password and no TLS. `wheelmq up` prints both facts.
+A server that other machines can reach has no password and no TLS. `wheelmq up` warns of both.
 """
 
 from __future__ import annotations
@@ -30,18 +29,15 @@ class Listener:
 
     @property
     def is_local(self) -> bool:
-        """Whether the other parts of `wheelmq up`, which connect to 127.0.0.1, reach it."""
         return self.host in (*EVERY, HOST, "localhost")
 
     @property
     def text(self) -> str:
-        """The address for a person."""
         every = " (all addresses of this machine)" if self.host in EVERY else ""
         return f"{self.name} {self.host}:{self.port}{every}"
 
 
 def unreachable_text(listener: Listener) -> str:
-    """Return the error for a server that the other parts of `wheelmq up` cannot reach."""
     return (
         f"the {listener.name} listens on {listener.host} alone, and the other parts of `wheelmq up` connect to {HOST}: "
         f"set its listen_host to 0.0.0.0, or run the parts one by one (`wheelmq nameserver`, `wheelmq broker`, "
@@ -50,7 +46,6 @@ def unreachable_text(listener: Listener) -> str:
 
 
 def warnings(namesrv: Listener, broker: Listener) -> list[str]:
-    """Return the warnings about the addresses of a name server and a broker."""
     found = []
     if broker.is_exposed and not namesrv.is_exposed:
         found.append(

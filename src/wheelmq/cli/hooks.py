@@ -37,9 +37,9 @@ _AUTHORITY_ARGUMENTS: Final = ("address", "producer_group", "topic")
 
 
 def load_hooks(names: tuple[str, ...]) -> Hooks:
-    """Load the hooks that `names` give as MODULE:OBJECT, and register them in that order.
+    """Load the hooks that `names` give as MODULE:OBJECT, and register them in that order. Raises CannotStart.
 
-    A class is instantiated without arguments. Raises CannotStart with the name, the problem and the remedy.
+    A class is instantiated without arguments.
     """
     from wheelmq.broker.hooks import Hooks
 
@@ -78,7 +78,6 @@ def _find(name: str) -> Any:
 
 
 def _instance(name: str, found: Any) -> Any:
-    """Return `found`, or an instance of it if it is a class."""
     if not inspect.isclass(found):
         return found
     try:

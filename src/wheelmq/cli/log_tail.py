@@ -32,7 +32,6 @@ def last_lines(path: Path, start: int = 0) -> list[str]:
 
 
 def tail_text(path: Path, start: int = 0) -> str:
-    """Return the last lines as an indented paragraph, with the name of the file; an empty text without lines."""
     lines = last_lines(path, start)
     return (
         "".join(f"\n    {line}" for line in (f"the end of {path}:", *(f"| {line}" for line in lines))) if lines else ""

@@ -55,10 +55,7 @@ def run_part(
     ends_with_stdin: bool,
     has_children: bool = False,
 ) -> int:
-    """Run a part until SIGTERM or Ctrl-C, and return its exit code.
-
-    A part that has children runs on asyncio's own event loop instead of uvloop.
-    """
+    """Run a part until SIGTERM or Ctrl-C, and return its exit code. With children, it runs without uvloop."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if ends_with_stdin:
         end_with_stdin()
@@ -100,10 +97,7 @@ async def _until_signal(life: Life) -> int:
 
 @contextlib.contextmanager
 def port_errors(port: int, option: str) -> Iterator[None]:
-    """Raise CannotStart if `port` is taken.
-
-    The text names the process that has it and the option for another port.
-    """
+    """Raise CannotStart if `port` is taken, with the process that has it and the option for another port."""
     try:
         yield
     except OSError as error:

@@ -11,10 +11,9 @@ from wheelmq.config.bounds import FAST_PORT_BELOW
 HOST: Final = "127.0.0.1"
 FIRST: Final = 15_000
 COUNT: Final = 15_000
-"""Number of ports in the search for a free one.
+"""Number of ports in the search for a free one, below the kernel's range for outgoing connections.
 
-The search stays below the kernel's range for outgoing connections. So no connection can take the port of a server
-that restarts.
+So no connection can take the port of a server that restarts.
 """
 APART: Final = 4
 """Distance of the ports in the search.
@@ -25,7 +24,6 @@ server has chosen and does not listen on yet.
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on `port` now."""
     try:
         socket.create_server((HOST, port)).close()
     except OSError:
@@ -34,10 +32,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(*, but: tuple[int, ...] = ()) -> int:
-    """Return a port that is free now, with its fast port, and that no server on the ports `but` uses.
-
-    Raises OSError.
-    """
+    """Return a port that is free now, with its fast port, and off the servers on the ports `but`. Raises OSError."""
     used = {*but, *(port - FAST_PORT_BELOW for port in but)}
     for i in range(COUNT // APART):
         port = FIRST + (os.getpid() * 37 + i) * APART % COUNT
@@ -65,7 +60,6 @@ def holder(port: int) -> str | None:
 
 
 def process_text(pid: int) -> str:
-    """Return the number and the command of a process as text."""
     import psutil
 
     try:
@@ -80,6 +74,5 @@ def _command(words: list[str]) -> str:
 
 
 def taken_text(port: int, option: str) -> str:
-    """Return the error text for a taken port."""
     who = holder(port)
     return f"port {port} is taken{f' by {who}' if who else ''}: end that, or choose another port with {option}"

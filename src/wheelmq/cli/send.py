@@ -134,7 +134,6 @@ def _as_json(topic: str, result: SendResult, due: Due) -> str:
 
 
 def sent_text(topic: str, result: SendResult, due: Due, asked_level: int | None, now_ms: Millis) -> str:
-    """Return the result of a send as text for a person."""
     found = [
         f"Sent to queue {result.queue.queue_id} of {topic} on {result.queue.broker_name}, "
         f"{when_text(due, asked_level, now_ms)}.",
@@ -149,7 +148,6 @@ def sent_text(topic: str, result: SendResult, due: Due, asked_level: int | None,
 
 
 def when_text(due: Due, asked_level: int | None, now_ms: Millis) -> str:
-    """Return the due time as text."""
     if due.at_ms is not None:
         left = remaining_text(max(0, due.at_ms - now_ms))
         level = "" if due.level is None else f", by {due.level_text}"

@@ -1,8 +1,7 @@
 """Start, watch and stop name server, broker and pipeline, for `wheelmq up` and `wheelmq demo`.
 
-Each part is a process of its own; this process serves the dashboard. The state of the broker comes from the broker
-(WMQ_METRICS). The state of the pipeline comes from the broker too, because only a request for a plan proves that a
-pipeline turns.
+Each part is a process; this one serves the dashboard. The state of the pipeline comes from the broker too, because only
+a request for a plan proves that a pipeline turns.
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ class StackSettings:
     """None for no dashboard."""
     flush: str | None = None
     config: Path | None = None
-    """A file of settings for the broker; the name server reads it too if it is TOML.
-
-    The ports above override its ports.
-    """
+    """A file of settings for the broker, and for the name server if it is TOML. The ports above override its ports."""
     with_pipeline: bool = True
     master: str | None = None
     broker_settings: tuple[str, ...] = ()
@@ -164,7 +160,6 @@ class Stack:
         self.raise_failure()
 
     def raise_failure(self) -> None:
-        """Raise StackFailed if a part cannot be restarted."""
         for child in self.children:
             if child.failure is not None:
                 end = tail_text(child.log_path, child.log_start) or f"\nIts log is {child.log_path}."

@@ -40,7 +40,6 @@ def store_in(folder: Path) -> Path:
 
 
 def in_use_text(lock: Path) -> str:
-    """Return the error text for a store whose file `lock` another process holds."""
     who = lock_holder(lock)
     end = f"stop that (kill {who[0]})" if who is not None else "stop that"
     by = who[1] if who is not None else "another broker"
@@ -48,7 +47,7 @@ def in_use_text(lock: Path) -> str:
 
 
 def lock_holder(lock: Path) -> tuple[int, str] | None:
-    """Return the process that has the file `lock` open, as its number and a text; None if it cannot be seen.
+    """Return number and text of the process that has the file `lock` open; None if it cannot be seen.
 
     For a broker under a supervisor it is the supervisor, which would restart the broker.
     """

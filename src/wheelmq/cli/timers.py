@@ -223,7 +223,6 @@ def find(address: str, topic: str, key: str) -> Iterator[bytes]:
 
 
 def _pages(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[bytes]:
-    """Yield the bodies of the answers until all pending messages were searched."""
     return (bytes(answer.body) for answer in _answers(address, code, header))
 
 

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> bool:
-    """Show the first `limit` messages by due time, or as JSON all messages in the order of their queue.
-
-    Returns False if there are none.
-    """
+    """Show the first `limit` messages by due time, or as JSON all messages by queue. Returns False without any."""
     count = 0
     if as_json:
         for line in lines:
@@ -111,10 +108,7 @@ _LEAST_WIDTH: Final = {"topic": 5, "keys": 4, "unique key": 16}
 
 
 def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, may_go: tuple[str, ...] = ()) -> None:
-    """Print a table.
-
-    On a terminal that is too narrow, leave out the columns of `may_go`, the first ones first. Fold only after that.
-    """
+    """Print a table. On a narrow terminal, leave out the columns of `may_go`, the first ones first, before folding."""
     from rich.console import Console
 
     console = Console() if sys.stdout.isatty() else Console(width=_WITHOUT_END)

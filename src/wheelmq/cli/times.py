@@ -32,10 +32,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_time(text: str, now_ms: Millis) -> Millis:
-    """Return the time that a text gives. Raises ValueError with the allowed forms.
-
-    The text is ISO 8601, in the local zone if it names none, or `+` and a duration.
-    """
+    """Return the time in ISO 8601, local without a zone, or `+` and a duration. Raises ValueError with the forms."""
     written = text.strip()
     if written.startswith("+"):
         return Millis(now_ms + parse_duration(written[1:]))
@@ -50,23 +47,17 @@ def parse_time(text: str, now_ms: Millis) -> Millis:
 
 
 def time_text(time_ms: int) -> str:
-    """Return a time in the local zone, to the millisecond."""
     seconds, ms = divmod(time_ms, 1000)
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone().replace(microsecond=ms * 1000)
     return moment.isoformat(timespec="milliseconds")
 
 
 def clock_text(time_ms: int) -> str:
-    """Return the time of day in the local zone, to the millisecond."""
     return time_text(time_ms)[11:23]
 
 
 def duration_text(duration_ms: int) -> str:
-    """Return a duration as text.
-
-    Below a minute it is exact to the millisecond. Above, it has its two largest units and is rounded to the smaller
-    one.
-    """
+    """Return a duration as text: to the millisecond below a minute, else rounded to its two largest units."""
     if abs(duration_ms) < 1000:
         return f"{duration_ms}ms"
     sign, left = ("-" if duration_ms < 0 else ""), abs(duration_ms)
@@ -76,10 +67,9 @@ def duration_text(duration_ms: int) -> str:
 
 
 def remaining_text(duration_ms: int) -> str:
-    """Return a remaining time as text, coarser than `duration_text`, because it changes while a person reads it.
+    """Return a remaining time as text, which changes while a person reads it.
 
-    It is rounded to a tenth of a second below 10 s and to a second below a minute. Above, it is as in
-    `duration_text`.
+    It is rounded to a tenth of a second below 10 s, to a second below a minute, then as in `duration_text`.
     """
     tenths = (duration_ms + 50) // 100
     if tenths < 100:
@@ -89,7 +79,6 @@ def remaining_text(duration_ms: int) -> str:
 
 
 def _in_two_units(duration_ms: int) -> str:
-    """Return a duration of about a minute or more in its two largest neighbouring units, rounded to the smaller one."""
     for greater, lesser in itertools.pairwise(("d", "h", "m", "s")):
         step_ms = UNITS_MS[lesser]
         rounded_ms = (duration_ms + step_ms // 2) // step_ms * step_ms

@@ -137,7 +137,6 @@ def _on_signals(act: Callable[[int], object]) -> None:
 
 
 def ready(stack: Stack) -> dict[str, object]:
-    """Return addresses, folders and processes, for the JSON line."""
     return {
         "namesrv": stack.namesrv_address,
         "broker": stack.broker_address,
@@ -156,7 +155,6 @@ def ready(stack: Stack) -> dict[str, object]:
 
 
 def ready_text(stack: Stack) -> str:
-    """Return the same facts as text for a person."""
     pipeline = f"turns (lease of {stack.pipeline.name})" if stack.pipeline is not None else "left out (--no-pipeline)"
     return "\n".join(
         (
