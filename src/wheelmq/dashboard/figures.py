@@ -31,8 +31,6 @@ If they are not enough, the page shows the messages in the wheel.
 
 
 class DashboardFigures:
-    """The figures of one broker."""
-
     def __init__(self, ask: Ask, clock: Clock) -> None:
         self._ask = ask
         self._clock = clock
@@ -41,10 +39,9 @@ class DashboardFigures:
         self._kept_s = float("-inf")
 
     async def get(self) -> dict[str, Any]:
-        """Return the answer of WMQ_METRICS with `by_minute` and `counted`.
+        """Return the answer of WMQ_METRICS with `by_minute` and `counted`; only `problem` while no broker answers.
 
-        `counted` is "all" or "wheel": the messages that `by_minute` counts. While the broker does not answer, the
-        result has only `problem`.
+        `counted` is "all" or "wheel": the messages that `by_minute` counts.
         """
         async with self._asking:
             if self._clock.monotonic() - self._kept_s >= KEPT_S:
@@ -64,10 +61,7 @@ class DashboardFigures:
         return found
 
     async def _count(self, now_ms: int) -> list[list[int]] | None:
-        """Return (beginning, number of due messages) for each minute of the next hour, over all pending messages.
-
-        Returns None if that takes more than COUNTS_MAX requests.
-        """
+        """Return (start, number of due messages) of each minute of the next hour; None after COUNTS_MAX requests."""
         first_ms = now_ms // MINUTE_MS * MINUTE_MS
         counts: Counter[int] = Counter()
         place = 0

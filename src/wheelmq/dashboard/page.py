@@ -1,7 +1,6 @@
 """The page: tables from figures, as HTML and as JSON. Pure.
 
-The first page is complete HTML, readable without scripts. The script then replaces its tables by those of the JSON.
-Both insert only text into the page, and the policy permits only this one script.
+The first page is readable without scripts. Both insert only text, and the policy permits only this one script.
 """
 
 from __future__ import annotations
@@ -71,15 +70,11 @@ setTimeout(look, 2000);
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """A bar for a part of a whole."""
-
     count: float
     of: float
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A table with its title."""
-
     title: str
     rows: list[list[str | Bar]]
     columns: list[str] = []
@@ -94,7 +89,6 @@ POLICY: Final = (
     f"default-src 'none'; script-src {_hash(SCRIPT)}; style-src {_hash(STYLE)}; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The Content-Security-Policy of the page."""
 
 
 def html(figures: dict[str, Any]) -> bytes:
@@ -108,7 +102,6 @@ def html(figures: dict[str, Any]) -> bytes:
 
 
 def json(figures: dict[str, Any]) -> bytes:
-    """Return the tables, the problem if there is one, and the figures."""
     found = {"problem": problem(figures), "sections": sections(figures), "figures": figures}
     return msgspec.json.encode(found)
 
@@ -247,5 +240,4 @@ def _minutes(figures: dict[str, Any]) -> Section:
 
 
 def _time(time_ms: int, how: str) -> str:
-    """Return a time in the local zone."""
     return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).astimezone().strftime(how)

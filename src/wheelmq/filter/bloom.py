@@ -1,8 +1,6 @@
 """The bits of a filter in a bit map of filters (RocketMQ: BloomFilter, BloomFilterData).
 
-Apache RocketMQ writes them with each filter to config/consumerFilter.json. It ignores the file if they differ from
-its own result. The bit maps themselves (enableCalcFilterBitMap, enableConsumeQueueExt) are off by default, and
-WheelMQ does not have them.
+Apache RocketMQ ignores config/consumerFilter.json if they differ from its own. WheelMQ has no bit maps.
 """
 
 from __future__ import annotations

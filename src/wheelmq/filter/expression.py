@@ -26,8 +26,6 @@ class ExpressionError(ValueError):
 
 
 class Expression:
-    """A part of an expression. It has a value for each message."""
-
     __slots__ = ("depth",)
 
     def __init__(self, *operands: Expression) -> None:
@@ -41,8 +39,6 @@ class Expression:
 
 
 class Condition(Expression):
-    """A part that is True, False or unknown."""
-
     __slots__ = ()
 
     def evaluate(self, properties: Properties) -> bool | None:
@@ -243,8 +239,7 @@ class Ordered(Condition):
 
 
 def between(operand: Expression, low: Expression, high: Expression) -> Joined:
-    """Return `operand BETWEEN low AND high`.
-    Raises ExpressionError, also if both limits are literals and the first is greater."""
+    """Return `operand BETWEEN low AND high`. Raises ExpressionError, also for literals in the wrong order."""
     if isinstance(low, Constant) and isinstance(high, Constant) and _is_less(high, low):
         raise ExpressionError(f"BETWEEN {low} AND {high} matches nothing: write the smaller number first")
     return Joined([Ordered(operand, ">=", low), Ordered(operand, "<=", high)], decisive=False)

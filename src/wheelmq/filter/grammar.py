@@ -1,7 +1,7 @@
 """Parses filter expressions with RocketMQ's grammar (RocketMQ: SelectorParser.jj).
 
-As in Apache's parser, parsing stops one token after the end of the expression and ignores the rest: `a = 1 ORDER BY
-b` is `a = 1`. NOT binds closer than any comparison: `NOT a = 1` is `(NOT a) = 1`.
+As in Apache's parser, parsing stops one token after the end of the expression and ignores the rest: `a = 1 ORDER BY b`
+is `a = 1`. NOT binds closer than any comparison: `NOT a = 1` is `(NOT a) = 1`.
 """
 
 from __future__ import annotations
@@ -172,7 +172,6 @@ def _unquoted(token: Token) -> str:
 
 
 def _keyword(token: Token) -> Token:
-    """Return the token of a name, or of its keyword if it is one."""
     upper = token.value.upper()
     return Token.new_borrow_pos(upper, token.value, token) if upper in KEYWORDS else token
 
@@ -222,10 +221,9 @@ def is_parsed(text: str) -> bool:
 
 
 def _without_line_comments(text: str) -> str:
-    """Return `text` with spaces in place of its line comments.
+    """Return `text` with spaces in place of its line comments, which need a line end.
 
-    A line comment needs a line end: two signs after the last one are two signs. The grammar cannot look for the line
-    end from each sign, because a text of 16,384 signs would take seconds.
+    The grammar cannot look for the line end from each sign: a text of 16,384 signs would take seconds.
     """
     comments_end = max(text.rfind("\n"), text.rfind("\r"))
     parts, at = [], 0

@@ -1,8 +1,7 @@
 """The values of expressions and their comparison (RocketMQ: ComparisonExpression).
 
-A property is a text or absent. A literal is a text, a number or a Boolean. Java has three kinds of numbers, and so
-does a text that is compared with a number: `int` is an Integer of 32 bits, `Long` a Long of 64 bits, `float` a
-Double.
+A property is a text or absent. A literal is a text, a number or a Boolean. Java has three kinds of numbers, and so does
+a text that is compared with a number: `int` is an Integer of 32 bits, `Long` a Long of 64 bits, `float` a Double.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ class EvaluationError(ValueError):
 def compare(left: Value, right: Value) -> int:
     """Return a number less than, equal to or greater than 0, as `left` is to `right`. Neither may be None.
 
-    A text is converted to the kind of the other operand if that is a number or a Boolean. Raises EvaluationError if
-    the text has no such value, and for a Boolean to the left of a text.
+    A text is converted to the kind of the other operand, a number or a Boolean. Raises EvaluationError if the text has
+    no such value, and for a Boolean to the left of a text.
     """
     if isinstance(left, str):
         return _sign(left, right) if isinstance(right, str) else compare(_read(left, right), right)
@@ -44,14 +43,12 @@ def compare(left: Value, right: Value) -> int:
 
 
 def negate(value: Value) -> Value:
-    """Return the negated number, or None for a value that is not a number."""
     if isinstance(value, bool | str) or value is None:
         return None
     return Long(-value) if isinstance(value, Long) else -value
 
 
 def to_double(text: str) -> float:
-    """Return the text as a Double. Raises EvaluationError."""
     value = java_double(text)
     if value is None:
         raise EvaluationError(f"{text!r} is not a number")

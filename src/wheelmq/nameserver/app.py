@@ -20,7 +20,6 @@ class NameServerApp:
 
     @property
     def port(self) -> int:
-        """The port, known after the start."""
         return self.settings.listen_port
 
     async def start(self) -> None:

@@ -6,10 +6,10 @@
           count  | length | one mapping of a static topic as JSON, `count` times )
 
 Lengths and counts are 32-bit integers. A topic is `name readQueues writeQueues perm filterType attributes`, separated
-by blanks, without its flags. The parts after the topics are not needed and not read.
+by blanks, without its flags. The parts after the topics are not read.
 
-The header says whether a body is compressed. Brokers of 5.x always deny it, so Apache's own name server cannot read
-their compressed bodies. Therefore this module checks the first byte: zlib data begin with an x, and JSON never does.
+Brokers of 5.x always deny in the header that a body is compressed. So this module checks the first byte: zlib data
+begin with an x, and JSON never does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ _ZLIB: Final = b"x"
 
 
 def is_compressed(raw: bytes) -> bool:
-    """Return whether a registration is compressed, by its first byte."""
     return raw.startswith(_ZLIB)
 
 

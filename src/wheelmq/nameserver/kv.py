@@ -13,8 +13,6 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 class KvTable(Body):
-    """The content of kvConfig.json."""
-
     config_table: dict[str, dict[str, str]] = {}
 
 
@@ -30,7 +28,6 @@ class KvConfig:
         return self._table.config_table.get(namespace, {}).get(key)
 
     def all(self, namespace: str) -> dict[str, str] | None:
-        """Return all pairs of a namespace, or None if the namespace does not exist."""
         return self._table.config_table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:

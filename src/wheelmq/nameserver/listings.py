@@ -1,7 +1,4 @@
-"""Answers of the name server other than routes, for administrators and brokers (RocketMQ: DefaultRequestProcessor).
-
-QUERY_DATA_VERSION and BROKER_HEARTBEAT come from Apache's brokers, which register in full only after a change.
-"""
+"""Answers of the name server other than routes, for administrators and brokers (RocketMQ: DefaultRequestProcessor)."""
 
 from __future__ import annotations
 

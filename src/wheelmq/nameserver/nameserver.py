@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 
 class NameServer:
-    """Serves routes and the key-value config."""
-
     def __init__(self, settings: NameServerSettings, *, disk: Disk, clock: Clock, origin: Origin | None = None) -> None:
         self.settings = settings
         self.configuration = Configuration(
@@ -67,10 +65,7 @@ class NameServer:
     # Called by the shell ------------------------------------------------------------------------------------------
 
     def receive(self, connection: ServerConnection, buffer: memoryview, end: int) -> int:
-        """Serve the whole frames in `buffer[:end]` until the connection must wait.
-
-        Returns the number of bytes that were served. Raises FrameError.
-        """
+        """Serve frames in `buffer[:end]` until the connection must wait. Returns their bytes. Raises FrameError."""
         at = 0
         while connection.is_open and not connection.must_wait:
             stop = frame.frame_end(buffer, at, end)
@@ -97,7 +92,6 @@ class NameServer:
         return True
 
     def tick(self, *, by_event: bool = True) -> None:
-        """Remove the brokers that did not register in time."""
         now_ms = self._now_ms()
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + self.settings.scan_interval_ms
@@ -259,8 +253,6 @@ class NameServer:
 
 
 def _for_anyone(serve: Callable[[Command], Command]) -> Callable[[Command, ServerConnection], Command]:
-    """Return a handler that ignores the connection."""
-
     def handler(request: Command, connection: ServerConnection) -> Command:
         return serve(request)
 

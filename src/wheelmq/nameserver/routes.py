@@ -23,8 +23,6 @@ MASTER_ID = 0
 
 @dataclass(slots=True)
 class LiveBroker:
-    """One broker process as of its last registration."""
-
     name: str
     cluster: str
     broker_id: int
@@ -38,8 +36,6 @@ class LiveBroker:
 
 @dataclass(slots=True)
 class _Group:
-    """The processes that share a broker name."""
-
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
     acting_master: bool = False
@@ -67,9 +63,9 @@ class RouteTable:
         The queues of a known topic stay unchanged while the broker's data version and address do. A registration may
         name only some topics, as Apache's brokers do when one changes; `topics` None names none.
 
-        Topics come only from the master or, without one, from the replica with the lowest id. Older brokers omit
-        `acting_master`; then no topics come from a replica. If it is True, the replica's topics lose their write
-        permission. If another process became master later, the registration of the earlier master is ignored.
+        Topics come only from the master or, without one, from the replica with the lowest id, without write permission.
+        Older brokers omit `acting_master`; then no topics come from a replica. If another process became master later,
+        the registration of the earlier master is ignored.
         """
         self.replaced = None
         known = self._live.get(broker.address)
@@ -124,7 +120,6 @@ class RouteTable:
             )
 
     def beat(self, address: str, now_ms: int) -> None:
-        """Record that the broker at `address` is alive."""
         if address in self._live:
             self._live[address].last_seen_ms = now_ms
 
@@ -166,21 +161,18 @@ class RouteTable:
             )  # its next registration replaces the topics of the removed broker
 
     def expire(self, now_ms: int) -> list[str]:
-        """Remove the brokers that did not register in time. Return their addresses."""
         late = [a for a, live in self._live.items() if now_ms - live.last_seen_ms > live.expiry_ms]
         for address in late:
             self.unregister(address)
         return late
 
     def lose(self, connection: object) -> list[str]:
-        """Remove the brokers that registered over `connection`. Return their addresses."""
         lost = [a for a, live in self._live.items() if live.connection is connection]
         for address in lost:
             self.unregister(address)
         return lost
 
     def route(self, topic: str) -> Route | None:
-        """Return the route of `topic`, or None if no broker serves it."""
         queues = self._queues.get(topic, {})
         served = {name: data for name, data in queues.items() if name in self._groups}
         if not served:
@@ -216,7 +208,6 @@ class RouteTable:
         return sorted(topic for topic, queues in self._queues.items() if names & queues.keys())
 
     def topics_with_flag(self, wanted: Callable[[int], bool]) -> list[str]:
-        """Return the topics for whose system flag `wanted` is true."""
         first = {topic: next(iter(queues.values())) for topic, queues in self._queues.items()}
         return sorted(topic for topic, data in first.items() if wanted(data.topic_sys_flag))
 
@@ -228,7 +219,6 @@ class RouteTable:
         return True
 
     def version_of(self, address: str) -> DataVersion | None:
-        """Return the version of the topics in the last registration of the broker at `address`."""
         live = self._live.get(address)
         return live.version if live else None
 

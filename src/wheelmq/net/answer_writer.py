@@ -16,8 +16,6 @@ _ACKNOWLEDGED: Final = struct.Struct("@120xQ")
 
 
 class Requester(Protocol):
-    """A connection, as the log line of a failed write describes it."""
-
     @property
     def peer(self) -> Host: ...
 
@@ -72,8 +70,7 @@ class AnswerWriter:
     def warn_of_lost_answers(self, connection: Requester, error: Exception) -> None:
         """Log that a connection failed if the peer's system has not acknowledged all answers.
 
-        A killed client resets its connection. The reset alone is no failure, because the client may have read all
-        answers.
+        A killed client resets its connection. That alone is no failure: it may have read all answers.
         """
         acknowledged = _bytes_acknowledged(self._transport)
         if acknowledged is None or acknowledged < self._written_bytes:

@@ -12,10 +12,7 @@ class Core(Protocol[C]):
     """Serves frames, without sockets."""
 
     def receive(self, connection: C, buffer: memoryview, end: int) -> int:
-        """Serve the whole frames in `buffer[:end]` until the connection must wait.
-
-        Returns the number of bytes that were served. Raises FrameError.
-        """
+        """Serve frames in `buffer[:end]` until the connection must wait. Returns their bytes. Raises FrameError."""
         ...
 
     def connection_lost(self, connection: C) -> None: ...
@@ -27,8 +24,7 @@ class Core(Protocol[C]):
     def tick(self, *, by_event: bool = True) -> None:
         """Do the work that time and worker threads bring.
 
-        `by_event` says whether something other than a request or the time caused the tick: a worker has a result, or
-        a connection was lost. Other ticks may postpone work that can wait.
+        With `by_event`, a worker has a result or a connection was lost. Other ticks may postpone work that can wait.
         """
         ...
 

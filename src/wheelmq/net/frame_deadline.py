@@ -7,8 +7,6 @@ from typing import Protocol
 
 
 class FrameSender(Protocol):
-    """A connection, as its deadline sees it."""
-
     @property
     def is_open(self) -> bool: ...
 
@@ -30,8 +28,7 @@ class FrameSender(Protocol):
 class FrameDeadline:
     """The deadline of one connection. Each frame has its own.
 
-    The connection owns this object. The object refers to the connection only while the timer runs, because a closed
-    connection must not need a garbage collection.
+    It refers to the connection only while the timer runs: a closed connection must not need a garbage collection.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:

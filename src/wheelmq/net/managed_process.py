@@ -1,9 +1,8 @@
 """A child process that is kept running: started, watched, restarted after a death, and stopped in order.
 
-A child writes events as JSON lines to its standard output. Its log file gets all other output. Its standard input is
-a pipe whose other end only the parent holds. So a child that watches this pipe ends with the parent, even if that is
-killed. Each child has a process group of its own. So Ctrl-C at the terminal reaches only the parent, which stops the
-children in order.
+A child writes events as JSON lines to its standard output. Its log file gets all other output. Its standard input is a
+pipe whose other end only the parent holds, so it can end with the parent. Each child has a process group of its own, so
+Ctrl-C at the terminal reaches only the parent.
 """
 
 from __future__ import annotations
@@ -78,11 +77,9 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The id of the running process, or None if none runs."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     def start(self) -> None:
-        """Start the process and keep it running."""
         assert self._task is None
         self._task = asyncio.create_task(self._keep())
 

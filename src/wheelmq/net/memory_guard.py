@@ -1,9 +1,8 @@
 """The limit on bytes in memory for all connections of a server, and the choice of connections to close.
 
-The count of bytes is approximate where an exact one would be expensive: bytes that were passed to a socket count
-until the next recount. The guard recounts only when the count exceeds the limit. If the exact total exceeds it too,
-all peers pause for a moment, and peers that read meanwhile may make room. If there is still no room, the guard closes
-connections until a quarter of the limit is free:
+Bytes that were passed to a socket count until the next recount, when the count exceeds the limit. If the exact total
+exceeds it too, all peers pause for a moment, and peers that read may make room. If there is still no room, the guard
+closes connections until a quarter of the limit is free:
 
 1. connections that had answers to read and read nothing, most bytes first;
 2. connections with unfinished frames, the oldest frame first;
@@ -27,8 +26,6 @@ FREED_SHARE: Final = 4
 
 
 class MemoryHolder(Protocol):
-    """A connection, as the guard sees it."""
-
     @property
     def peer(self) -> Host: ...
 
@@ -50,9 +47,7 @@ class MemoryHolder(Protocol):
         """Bytes of answers that have left since the connection opened."""
         ...
 
-    def rest(self) -> None:
-        """Stop reading."""
-        ...
+    def rest(self) -> None: ...
 
     def go_on(self) -> None:
         """Continue to serve if the queued answers have drained."""
@@ -64,10 +59,7 @@ class MemoryHolder(Protocol):
 
 
 class MemoryGuard:
-    """Counts the bytes of a server's connections and enforces the limit.
-
-    `write` passes the queued answers of all connections to their sockets.
-    """
+    """Counts the bytes of a server's connections and enforces the limit. `write` writes all queued answers."""
 
     def __init__(
         self,
@@ -92,18 +84,15 @@ class MemoryGuard:
         """Connections that were closed to make room."""
 
     def charge(self, count: int) -> None:
-        """Add `count` bytes to the total. It may be negative."""
         self._counted += count
         if self._counted > self._bytes_max and not self.is_on:
             self._recount()
 
     def begin_frame(self, connection: MemoryHolder) -> None:
-        """Record that `connection` holds a large unfinished frame."""
         self._begun.pop(connection, None)
         self._begun[connection] = None
 
     def end_frame(self, connection: MemoryHolder) -> None:
-        """Record that `connection` holds no large unfinished frame any more."""
         self._begun.pop(connection, None)
 
     def _recount(self) -> None:

@@ -1,11 +1,10 @@
 """The received bytes of one connection that are not served yet. The buffer knows no sockets and no clocks.
 
-A connection without unserved bytes owns no memory: it reads into a buffer that all connections share. The buffer of a
-connection keeps the rest of a read in one of two ways:
+A connection without unserved bytes owns no memory: it reads into a buffer that all connections share. It keeps the rest
+of a read in one of two ways:
 
 - A short rest is a copy. The next read puts it at the front of the shared buffer and continues after it.
-- A larger rest has memory of its own, and the next reads continue there. This memory grows as the frame arrives, to at
-  most the size of the frame.
+- A larger rest has memory of its own, where the next reads continue. It grows to at most the size of the frame.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ ROOM_BYTES: Final = 4096
 class ReceiveBuffer:
     """Takes the bytes of reads, shows them to be served, and keeps the rest.
 
-    A read fills the memory of `room`. Then `add` returns a view that begins with all unserved bytes, and `keep` ends
-    the read.
+    A read fills the memory of `room`. `add` returns a view that begins with all unserved bytes. `keep` ends the read.
     """
 
     __slots__ = ("_rest", "_shared", "bytes_held", "bytes_received", "filled", "is_large")
@@ -34,13 +32,11 @@ class ReceiveBuffer:
         self._rest: bytearray | None = None
         """The kept bytes, with free room if they are large."""
         self.filled = 0
-        """Number of unserved bytes."""
         self.is_large = False
         """Whether the rest is larger than SMALL_BYTES."""
         self.bytes_held = 0
         """Bytes of memory that the connection owns."""
         self.bytes_received = 0
-        """Bytes of all reads."""
 
     def room(self) -> memoryview:
         """Return memory for the next read, at least ROOM_BYTES."""
@@ -71,7 +67,6 @@ class ReceiveBuffer:
         return size >= 4 and (announced <= size - 4 or announced > FRAME_BYTES_MAX)
 
     def keep(self, view: memoryview, taken: int) -> None:
-        """Keep the unserved bytes of `view`: all but the first `taken` ones."""
         if self.is_large and not taken:
             return  # `_rest` holds more of the frame that it was created for
         rest, left = None, self.filled - taken
@@ -84,7 +79,6 @@ class ReceiveBuffer:
         self.bytes_held = 0 if rest is None else len(rest)
 
     def clear(self) -> None:
-        """Drop all bytes."""
         self._rest, self.is_large, self.filled, self.bytes_held = None, False, 0, 0
 
     def _grow(self, rest: bytearray) -> bytearray:
@@ -97,6 +91,5 @@ class ReceiveBuffer:
 
 
 def _frame_bytes(prefix: memoryview | bytearray) -> int:
-    """Return the size of the frame that begins with `prefix`, with its length field."""
     announced = int.from_bytes(prefix, "big", signed=True) if len(prefix) == 4 else 0
     return min(max(announced, 0), FRAME_BYTES_MAX) + 4

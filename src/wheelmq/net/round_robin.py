@@ -1,9 +1,8 @@
 """Turns of connections: how much a server serves to one connection before the others and the tick.
 
-A round ends after ROUND_S, or after ROUND_BYTES of answers. A connection is busy if its turn ended before its
-requests did. Busy connections wait for a later round. The next round begins with them, in their order, and then
-serves new reads. A connection that is not busy always gets a short turn, so a client with one request does not wait
-for clients with thousands. A new connection is not busy.
+A round ends after ROUND_S, or after ROUND_BYTES of answers. A connection is busy if its turn ended before its requests
+did. The next round begins with the busy ones, in order, and then serves new reads. A connection that is not busy always
+gets a short turn, so a client with one request does not wait for clients with thousands.
 """
 
 from __future__ import annotations
@@ -20,16 +19,12 @@ SHORT_BYTES: Final = 64 << 10
 
 
 class TurnTaker(Protocol):
-    """A connection, as the round robin sees it."""
-
     def take_turn(self) -> None:
         """Serve the requests that wait."""
         ...
 
 
 class RoundRobin:
-    """The turns of a server's connections."""
-
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._ends_s: float | None = None
@@ -51,7 +46,6 @@ class RoundRobin:
         return ends_s, bytes_max if bytes_max > SHORT_BYTES else SHORT_BYTES
 
     def charge(self, count: int) -> None:
-        """Count bytes of answers."""
         self._bytes += count
 
     @property
@@ -61,12 +55,10 @@ class RoundRobin:
         return is_late or self._bytes >= ROUND_BYTES
 
     def postpone(self, connection: TurnTaker) -> None:
-        """Give `connection` a turn in a later round."""
         self.postponed += 1
         self.waiting[connection] = None
 
     def forget(self, connection: TurnTaker) -> None:
-        """Remove a closed connection."""
         self.waiting.pop(connection, None)
 
     def is_waiting(self, connection: TurnTaker) -> bool:
@@ -79,8 +71,8 @@ class RoundRobin:
     def serve_waiting(self) -> None:
         """Give waiting connections their turns, until the round is over.
 
-        The server calls this before it reads again. A callback of uvloop would run after the next reads. These reads
-        can fill each round, and then no waiting connection would get a turn.
+        The server calls this before it reads again. A callback of uvloop would run after the next reads, which can fill
+        each round, and no waiting connection would get a turn.
         """
         for connection in list(self.waiting):
             if self.is_round_over:

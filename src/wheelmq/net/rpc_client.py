@@ -30,8 +30,8 @@ OnRequest = Callable[[Command], Command | Awaitable[Command | None] | None]
 class RpcClient:
     """One connection, opened at the first call and again after a loss, until it is closed.
 
-    A server can vanish without closing the connection, for example when its machine or a router fails. The system
-    would then retry for a quarter of an hour. So a call that times out while nothing arrived drops the connection.
+    A server can vanish without closing the connection, and the system would retry for a quarter of an hour. So a call
+    that times out while nothing arrived drops the connection.
 
     `on_request` receives the requests of the server. Its result is the answer, either at once or when awaited.
     `on_lost` runs when the connection breaks. `sign` completes each request before it is sent.
@@ -236,7 +236,6 @@ class RpcClient:
             self._write(answer)
 
     def _give_up(self, writer: asyncio.StreamWriter | None, heard: int, waited_s: float) -> None:
-        """Drop a connection on which nothing arrived while a call waited for its answer."""
         if writer is not None and heard == self._heard and waited_s >= SILENCE_S:
             self._lose(writer, CallError(f"{self.address} was silent for {waited_s} s: the connection was dropped"))
 

@@ -1,9 +1,8 @@
 """The server shell: it connects sockets to a core, and runs rounds and ticks.
 
-All connections read into one buffer. The server serves whole frames as soon as they arrive, and a connection keeps
-the rest of an unfinished frame. The first bytes of a round schedule its end. Answers are queued per connection and
-leave in one write at the end of the round. Then the tick runs if it is due. It does the work that time and worker
-threads bring. `Limits` bound the resources that peers can take.
+All connections read into one buffer. The server serves whole frames as soon as they arrive. The first bytes of a round
+schedule its end. Answers are queued per connection and leave in one write at the end of the round. Then the tick runs
+if it is due. `Limits` bound the resources that peers can take.
 """
 
 from __future__ import annotations
@@ -136,7 +135,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.rest()
 
     def pause_writing(self) -> None:
-        """Stop reading from a peer that does not read, until it does."""
         self._paused = True
         self.rest()
 
@@ -145,7 +143,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.go_on()
 
     def rest(self) -> None:
-        """Stop reading until the queued answers have drained."""
         if self._transport is not None and not self.is_stalled and not self._transport.is_closing():
             self.is_stalled = True
             self._transport.pause_reading()
@@ -254,7 +251,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _drop_received(self) -> None:
-        """Drop the unserved requests of a connection that closes."""
         held = self._received.bytes_held
         self._received.clear()
         self._server.memory_guard.end_frame(self)
@@ -265,12 +261,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def bytes_unread(self) -> int:
-        """Bytes of answers that were written and have not left."""
         return 0 if self._writer is None else self._writer.bytes_unread
 
     @property
     def bytes_drained(self) -> int:
-        """Bytes of answers that have left since the connection opened."""
         return 0 if self._writer is None else self._writer.bytes_drained
 
     @property
@@ -278,7 +272,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self.bytes_unread + self._queued_bytes + self._received.bytes_held
 
     def check_idle(self) -> bool:
-        """Check for progress since the last check. Return whether the connection is idle.
+        """Return whether the connection made no progress since the last checks.
 
         A peer with unread answers must read them. Requests that it sends are no progress meanwhile.
         """
@@ -363,13 +357,11 @@ class Server:
                 connection.close()
 
     def schedule_round(self) -> None:
-        """Schedule the end of the running round."""
         if not self._round_ends:
             self._round_ends = True
             self.loop.call_soon(self._end_round)
 
     def schedule_tick(self) -> None:
-        """Schedule the end of the round and a tick, for an event other than a request."""
         self._tick_asked = True
         self.schedule_round()
 
@@ -426,7 +418,6 @@ class Server:
             self._alarm, self._alarm_at = self.loop.call_at(at, self._alarm_ended), at
 
     def _ring(self) -> None:
-        """Schedule a tick, because its time has come."""
         self._alarm_rang = True
         self.schedule_round()
 
@@ -435,7 +426,6 @@ class Server:
         self._ring()
 
     def write(self) -> None:
-        """Write the queued frames of all connections to their sockets."""
         dirty, self.dirty = self.dirty, []
         for connection in dirty:
             connection.flush()

@@ -31,10 +31,7 @@ class Histogram:
             self.greatest = value
 
     def percentile(self, share: float) -> float:
-        """Return the upper bound of the bucket with the percentile `share` (0 to 1), or 0 if nothing was counted.
-
-        At least `share` of all counted values do not exceed it.
-        """
+        """Return the upper bound of the bucket with the percentile `share` (0 to 1), or 0 if nothing was counted."""
         if not self.count:
             return 0.0
         place = int(np.searchsorted(np.cumsum(self._counts), share * self.count))

@@ -9,14 +9,11 @@ WINDOWS_S = (10, 60, 600)
 
 
 class Rate:
-    """Samples a counter at times and returns its rate of growth."""
-
     def __init__(self, read: Callable[[], int]) -> None:
         self._read = read
         self._samples: deque[tuple[float, int]] = deque()
 
     def sample(self, now: float) -> None:
-        """Take a sample at `now`, in monotonic seconds."""
         self._samples.append((now, self._read()))
         while len(self._samples) > 2 and now - self._samples[1][0] > WINDOWS_S[-1]:
             self._samples.popleft()

@@ -1,9 +1,7 @@
 """Counters by name and key, with figures over the last minute, hour and day (RocketMQ: StatsItemSet).
 
-One table holds all counters, one per row. Each window has a ring of samples of the whole table, so a sample is one
-copy for any number of counters. A figure is the difference between the newest sample of all and the oldest one of the
-window. A new counter shows after 10 s at most. Apache's hours and days end with their own last sample, which may be
-an hour old.
+A sample copies one table of all counters. A figure is the difference between the newest sample of all and the oldest
+one of the window. Apache's hours and days end with their own last sample, up to an hour old.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ _FIRST_ROOM: Final = 64
 
 
 class _Window(NamedTuple):
-    """A number of samples that are `every_ms` apart."""
-
     every_ms: int
     samples: int
 
@@ -36,8 +32,6 @@ _WINDOWS: Final = (_Window(SAMPLE_MS, 7), _Window(600_000, 7), _Window(3_600_000
 
 
 class WindowFigures(NamedTuple):
-    """The figures of a counter within a window."""
-
     sum: int = 0
     tps: float = 0.0
     """Sum per second."""
@@ -62,7 +56,6 @@ class _Ring:
         """Start time of each row's counter. Samples up to that time belong to an earlier counter or to none."""
 
     def figures(self, row: int, newest_ms: int, newest: npt.NDArray[np.int64]) -> WindowFigures:
-        """Return the figures of one row up to its newest sample."""
         oldest_ms, oldest = int(self.first[row]), np.zeros(2, np.int64)
         if len(self.taken) == self.window.samples and self.taken[0][0] > oldest_ms:
             oldest_ms, oldest = self.taken[0][0], self.taken[0][1][row]
@@ -91,17 +84,14 @@ class Stats:
             self._table[row, 1] += times
 
     def total(self, name: str, key: str) -> int:
-        """Return the sum since the start."""
         row = self._rows.get((name, key))
         return 0 if row is None else int(self._table[row, 0])
 
     def figures(self, name: str, key: str) -> Counted | None:
-        """Return the figures of a counter, or None if it does not exist."""
         row = self._rows.get((name, key))
         return None if row is None else Counted(*(self._figures(row, ring) for ring in self._rings))
 
     def per_second(self, name: str, key: str) -> float:
-        """Return the rate of the last minute."""
         row = self._rows.get((name, key))
         return 0.0 if row is None else self._figures(row, self._rings[0]).tps
 
@@ -139,7 +129,6 @@ class Stats:
                     self._drop_idle()
 
     def drop(self, wanted: Callable[[str, str], bool]) -> None:
-        """Drop the counters for which `wanted(name, key)` is true."""
         for name, key in [pair for pair in self._rows if wanted(*pair)]:
             self._end(name, key)
 

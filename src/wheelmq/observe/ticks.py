@@ -1,7 +1,4 @@
-"""The length of rounds, from the first frame to the end, and of ticks that have work to do.
-
-The metrics call both ticks. Each one is counted separately.
-"""
+"""The length of rounds, from the first frame to the end, and of ticks with work. The metrics call both ticks."""
 
 from __future__ import annotations
 
@@ -43,7 +40,6 @@ class Ticks:
 
     @property
     def elapsed_s(self) -> float:
-        """The seconds since this tick's work began, or 0 outside of a tick."""
         return 0.0 if self._began is None else self._clock.monotonic() - self._began
 
     def forget(self) -> None:
@@ -51,7 +47,6 @@ class Ticks:
         self._began = None
 
     def end(self, *, worked: bool) -> None:
-        """End the measurement and count the tick."""
         assert self._began is not None
         if not worked:
             self.idle += 1

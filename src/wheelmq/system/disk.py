@@ -1,9 +1,9 @@
 """The disk as a component. Nothing else in the package opens, maps, syncs or removes a file of a store.
 
-Each byte that a mapping writes has room on the disk before the write. A store into a hole of a full disk would raise
-SIGBUS, which no exception handler sees. Most files get all their room at creation. Thousands of files stay nearly
-empty: these are sparse and get room in steps (`give_room`). On a copy-on-write file system (btrfs, ZFS) room lasts
-for one write only, so the promise does not hold there. A sync is an msync, which is the fdatasync of a mapping.
+Each byte that a mapping writes has room on the disk before the write: a store into a hole of a full disk would raise
+SIGBUS, which no exception handler sees. Most files get all their room at creation, sparse ones in steps (`give_room`).
+On a copy-on-write file system (btrfs, ZFS) room lasts for one write only, so the promise does not hold there. A sync is
+an msync, which is the fdatasync of a mapping.
 """
 
 from __future__ import annotations
@@ -81,13 +81,10 @@ class Disk:
     def allocate(self, path: Path, size: int, *, sparse: bool = False) -> None:
         """Create the file at `path` with `size` zero bytes if it does not exist. Raises DiskFull.
 
-        On return the file has its room and is durable. A sparse file has no room and is not durable: its writer calls
-        `give_room`, and syncs the file and its folders.
-
-        Several threads may want the same file. Each creates its own; the first one to finish renames its file to
-        `path`, and the others use that file. A later file never replaces it, because it may already be mapped and
-        written. If the file existed already, its name may not be on disk yet, because its creator may still be at
-        work. Then this call syncs the name.
+        On return the file has its room and is durable. A sparse file is neither: its writer calls `give_room`, and
+        syncs the file and its folders. Several threads may want the same file. The first one to finish renames its file
+        to `path`, and the others use it: it may already be mapped and written. If the file existed already, its name
+        may not be on disk yet. Then this call syncs the name.
         """
         if path.exists():
             self._settle(path)
@@ -114,13 +111,11 @@ class Disk:
             self._settle(path)
 
     def _settle(self, path: Path) -> None:
-        """Sync a new name to the disk if that has not happened yet."""
         if path in self._unsettled:
             self.sync_folder(path.parent)
             self._unsettled.discard(path)
 
     def _make(self, path: Path, size: int, *, sparse: bool) -> None:
-        """Create a file at `path` with `size` zero bytes. Its size is durable, unless the file is sparse."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             if sparse:
@@ -168,7 +163,6 @@ class Disk:
         return shutil.disk_usage(folder).free
 
     def read(self, path: Path) -> bytes | None:
-        """Return the content of the file, or None if it does not exist."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
@@ -206,22 +200,17 @@ class Disk:
             return []
 
     def remove(self, path: Path) -> None:
-        """Remove a file if it exists."""
         self.check_locked(path)
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
     def remove_folder(self, folder: Path) -> None:
-        """Remove an empty folder if it exists."""
         self.check_locked(folder)
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
 
     def make_folder(self, folder: Path, *, durable: bool = True) -> None:
-        """Create `folder` and its parents if they do not exist. Raises DiskFull.
-
-        With `durable` each name is on disk on return. Otherwise the caller syncs them.
-        """
+        """Create `folder` and its parents. With `durable` each name is on disk on return. Raises DiskFull."""
         if not folder.is_dir():
             self.make_folder(folder.parent, durable=durable)
             with _needing_room("a folder", folder):
@@ -259,11 +248,7 @@ class Disk:
             os.close(handle)
 
     def identity(self, path: Path) -> str:
-        """Return a text that identifies the file at `path`, or an empty text if it does not exist.
-
-        A copy has another change time. A file on another machine, or on another network mount, has another device
-        number.
-        """
+        """Return a text that identifies the file at `path`; empty without one. Copies and other mounts have others."""
         try:
             found = path.stat()
         except OSError:
@@ -289,10 +274,9 @@ class Disk:
         return file
 
     def check_locked(self, path: Path) -> None:
-        """Check that the store of `path` is the one that this process has locked. Raises StoreRemoved.
+        """Check that the store of `path` is the one that this process has locked, or none is. Raises StoreRemoved.
 
-        The check passes if the process has locked no store that contains `path`. Without the check, a broker whose
-        store was removed would write into the store of its successor.
+        Without the check, a broker whose store was removed would write into the store of its successor.
         """
         for lock, identity in self._locked.items():
             if path.is_relative_to(lock.parent):

@@ -15,8 +15,8 @@ PIECE_BYTES: Final = 1 << 16
 def bound(path: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
     """Move the content of a log file to `PATH.1` if it is too long. Returns whether it was.
 
-    The writer keeps the file open for appending, so the file is copied and then emptied. Lines that are written
-    between these two steps are lost. If there is no room for the copy, the file is emptied without one.
+    The writer keeps the file open, so it is copied and then emptied. Lines written in between are lost. Without room
+    for the copy, the file is just emptied.
     """
     try:
         if path.stat().st_size <= bytes_max:
@@ -36,7 +36,6 @@ def bound(path: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
 
 
 def _copy(source: BinaryIO, target: BinaryIO, bytes_max: int) -> None:
-    """Copy the newest `bytes_max` bytes of `source`. Its writer may append to it meanwhile."""
     source.seek(-bytes_max, os.SEEK_END)
     left = bytes_max
     while left > 0 and (piece := source.read(min(left, PIECE_BYTES))):

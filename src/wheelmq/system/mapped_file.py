@@ -1,7 +1,6 @@
 """A mapped file of fixed size, over system calls.
 
-Python's `mmap` keeps a descriptor for each file until Python 3.13. It also holds the interpreter's lock during a flush
-or an madvise.
+Until Python 3.13, `mmap` keeps a descriptor per file. It also holds the interpreter's lock during a flush or madvise.
 """
 
 from __future__ import annotations
@@ -85,14 +84,11 @@ class MappedFile:
         """Whether the file may hold bytes that no sync has covered. `store.mapped` never closes such a file."""
 
     def sync(self, upto_bytes: int, *, new_from: int | None = None) -> None:
-        """Sync the file to the disk. `upto_bytes` is the number of bytes that the caller had written at the request.
+        """Sync the file to the disk. `upto_bytes` is the number of bytes written at the request. Raises OSError.
 
-        `new_from` is the first byte that no sync has covered. With it, the sync ends at the page of `upto_bytes`. A
-        sync write-protects the pages that it writes, and the next store to such a page is a fault. The pages after
-        the log's end were stored to in advance to avoid these faults. So this sync leaves them alone.
-
-        The sync uses the mapping and needs no descriptor. It also works when the broker may open no more files.
-        Raises OSError.
+        `new_from` is the first byte that no sync has covered. With it, the sync ends at the page of `upto_bytes`: a
+        sync write-protects its pages, and the pages after the log's end were stored to in advance to avoid faults. The
+        sync uses the mapping and needs no descriptor, even when the broker may open no more files.
         """
         if new_from is None:
             self._sync(self.size)
@@ -104,9 +100,9 @@ class MappedFile:
     def _unmap(self, start: int, stop: int) -> None:
         """Remove whole pages that are about to be written from the mapping, if there are many of them.
 
-        The kernel write-protects a mapped page before it writes the page. Each such page interrupts every other
-        processor that this process runs on. When pages are removed together, one interrupt covers hundreds of them. A
-        later read brings them back by a fault, sixteen pages at a time.
+        The kernel write-protects each mapped page before it writes it, and interrupts every other processor of this
+        process. When pages are removed together, one interrupt covers hundreds. A later read brings them back by a
+        fault, sixteen pages at a time.
         """
         start, stop = (at - at % mmap.PAGESIZE for at in (start, stop))
         if stop - start >= UNMAPPED_BYTES_MIN:
@@ -114,15 +110,14 @@ class MappedFile:
                 _madvise(self._address + at, min(UNMAPPED_BYTES, stop - at), mmap.MADV_DONTNEED)
 
     def _sync(self, stop: int) -> None:
-        """Sync the bytes before `stop` to the disk. Raises OSError."""
         if _msync(self._address, stop, _MS_SYNC):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(self.path))
 
     def lock(self) -> None:
-        """Lock all pages in memory, so that the system does not evict them. Raises OSError.
+        """Lock all pages in memory, so that the system does not evict them. Raises OSError, with no page locked.
 
-        After an error no page is locked. Each call covers a piece, so that other threads can map files in between.
+        Each call covers a piece, so that other threads can map files in between.
         """
         for at in range(0, self.size, LOCKED_BYTES):
             if _mlock(self._address + at, min(LOCKED_BYTES, self.size - at)):
@@ -140,13 +135,12 @@ class MappedFile:
         _madvise(self._address + start, stop - start, mmap.MADV_WILLNEED)
 
     def populate(self, start: int, stop: int, *, stores: bool = False) -> bool:
-        """Populate the pages of bytes `start` to `stop`, so that stores there are cheap.
+        """Populate the pages of bytes `start` to `stop`, which have room on the disk, so that stores there are cheap.
 
-        The bytes must have room on the disk.
-        The pages stay clean: the system never writes an unused one to disk, and may evict it. A store to a populated
-        page costs 0.6 us; a store to a missing page costs 17 us. With `stores` the pages are dirty and a store costs
-        nothing more. Use that only for the bytes that are written next, because the system may write dirty pages to
-        disk at any time. Returns False, without harm, before Linux 5.14 or when the file is shorter.
+        The pages stay clean: the system may evict them. A store to a populated page costs 0.6 us; a store to a missing
+        page costs 17 us. With `stores` the pages are dirty and a store costs nothing more. Use that only for the bytes
+        that are written next: the system may write dirty pages at any time. Returns False, without harm, before Linux
+        5.14 or when the file is shorter.
         """
         from wheelmq.formats.kernels import jit
 

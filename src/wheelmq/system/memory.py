@@ -26,10 +26,9 @@ STEP_BYTES: Final = 16 << 20
 def keep_freed_memory() -> bool:
     """Configure the C library to reuse freed memory instead of returning it to the system.
 
-    Without this, a few megabytes that are freed and allocated again come back as new pages, each with a fault. Both
-    steps take the lock of the process's mappings. The lock waits for threads that populate pages, and every fault
-    waits for the lock. Call this function before other threads allocate, because each may get a heap of its own.
-    Returns False if the C library has no `mallopt` (musl) or rejects a value.
+    Otherwise megabytes that are freed and allocated again come back as new pages, each with a fault. Both steps take
+    the lock of the process's mappings, which waits for threads that populate pages. Call this before other threads
+    allocate: each may get its own heap. Returns False if the C library cannot (musl) or rejects a value.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -62,8 +61,8 @@ LOOKS_MAX: Final = 256
 class FreedMemory:
     """Returns freed pages to the system after a peak, for example of answers to peers that did not read them.
 
-    Only a trim shows how much of the memory is free, and during a peak it finds little. So the process tries again
-    while it is larger than at its smallest. The time between two trims doubles until a trim returns much memory.
+    Only a trim shows how much memory is free. So the process tries again while it is larger than at its smallest. The
+    time between two trims doubles until a trim returns much memory.
     """
 
     def __init__(self) -> None:
@@ -74,7 +73,7 @@ class FreedMemory:
         self._looks_wanted = 1
 
     def trim_job(self) -> Callable[[], None] | None:
-        """Return the job that trims the heap, or None if it is not time for a trim. Call it at regular times.
+        """Return the job that trims the heap, or None if it is not time. Call it at regular times.
 
         The job takes up to 0.1 s per gigabyte. It may run on a worker.
         """
@@ -125,7 +124,6 @@ class Collections:
 
 
 def anonymous_bytes() -> int:
-    """Return the bytes of the process's memory that no file backs."""
     with open("/proc/self/statm", "rb") as file:
         _, resident, shared = file.read().split()[:3]
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

@@ -1,9 +1,6 @@
-"""Advise the system about a part of a mapping, piece by piece, without the interpreter's lock between the pieces.
+"""Advise the system about a part of a mapping, piece by piece. Twin: `system.mapped_file.MappedFile.populate`.
 
-A call from Python must take the lock again after each piece. That takes up to 5 ms while the event loop is busy, and
-then the loop must take the lock back. A piece itself takes about 0.5 ms, so the lock would cost most of the time.
-
-Twin: `system.mapped_file.MappedFile.populate`.
+A call from Python takes the interpreter's lock again after each piece of 0.5 ms, and waits up to 5 ms for it.
 """
 
 from __future__ import annotations

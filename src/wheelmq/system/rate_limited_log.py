@@ -20,17 +20,15 @@ class RateLimitedLog:
         self._unsaid: dict[str, int] = {}
 
     def warn(self, kind: str, message: str, *arguments: object) -> None:
-        """Log a warning, or only count it if one of its kind was logged a moment ago."""
         self.log(logging.WARNING, kind, message, *arguments)
 
     def exception(self, kind: str, message: str, *arguments: object) -> None:
-        """Log an error with the traceback of the current exception."""
         self.log(logging.ERROR, kind, message, *arguments, traceback=True)
 
     def log(
         self, level: int, kind: str, message: str, *arguments: object, traceback: bool | BaseException = False
     ) -> None:
-        """Log a line of any level, or only count it if one of its kind was logged a moment ago.
+        """Log a line, or only count it if one of its kind was logged a moment ago.
 
         `traceback` is an exception whose traceback is logged too. True means the current exception.
         """

@@ -1,7 +1,4 @@
-"""Single flight: a component has at most one job on its worker at a time (Go: singleflight).
-
-A job runs from its submission until the loop gets its result. A tick submits the next job.
-"""
+"""Single flight: a component has at most one job on its worker at a time (Go: singleflight)."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ def ignore(result: object) -> None:
 
 
 class SingleFlight:
-    """Runs jobs on a worker, at most one at a time. Its methods are called on the loop."""
+    """Runs jobs on a worker, one at a time until the loop has its result. Its methods are called on the loop."""
 
     def __init__(self, worker: Worker, clock: Clock | None = None, *, retry_s: float = 0.0) -> None:
-        """Own no job yet. After a failed job, `next_s` is `retry_s` later by the monotonic time of `clock`."""
+        """After a failed job, `next_s` is `retry_s` later by the monotonic time of `clock`."""
         assert clock is not None or not retry_s, "a delay needs a clock"
         self._worker = worker
         self._clock = clock
@@ -33,7 +30,6 @@ class SingleFlight:
 
     @property
     def is_running(self) -> bool:
-        """Whether a job runs."""
         return self._is_running
 
     @property

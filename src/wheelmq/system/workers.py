@@ -1,7 +1,6 @@
 """Worker threads for work that must not block the event loop, such as an fsync or a large scan.
 
-A worker runs `work`. Later, the loop runs `done` with the result of `work` or the exception that it raised. A worker
-runs its jobs one after another, in the order of submission.
+A worker runs `work`, in the order of submission. Later, the loop runs `done` with the result or the exception.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Worker(Protocol):
-    """One worker thread outside the loop."""
-
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run `work` on the worker, then `done(result or exception)` on the loop."""
         ...
@@ -88,7 +85,6 @@ class Workers:
 
     @classmethod
     def of(cls, make: Callable[[str], Worker]) -> Workers:
-        """Return the workers, each created by `make` with its name."""
         return cls(**{field.name: make(field.name) for field in fields(cls)})
 
     def __iter__(self) -> Iterator[Worker]:
