@@ -24,7 +24,7 @@ TOPICS: Final = 50
 MINUTE_MS: Final = 60_000
 MINUTES: Final = 60
 COUNTS_MAX: Final = 4
-"""Requests that may be used to count all pending messages by minute, each over some thousand messages.
+"""Requests that may be used to count all pending messages by minute.
 
 If they are not enough, the page shows the messages in the wheel.
 """
