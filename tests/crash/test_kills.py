@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.crash.load import Load, Mix
-from tests.crash.notes import Fate, Kind, Notes
+from tests.crash.notes import TOPICS, Fate, Kind, Notes
 from tests.crash.records import COLUMNS, KIND_BLOCK, Records
 from tests.crash.run import NOTHING_EXPIRES, Outcome, Plan, Run, report
 from tests.crash.verdict import Verdict, judge
@@ -152,6 +152,16 @@ def test_a_record_of_an_unsent_message_counts_as_invented(planted: Copy) -> None
     number = planted.row(planted.pick(delivered=True))["number"]
     planted.notes.count = number
     assert planted.judge().counts["invented"] > 0
+
+
+def test_a_timer_that_bypassed_the_timer_is_found(planted: Copy) -> None:
+    is_plain = (planted.records.of("origin") < 0) & (planted.records.of("due_ms") <= 0)
+    is_mine = np.isin(planted.records.of("topic"), [planted.records.topic_row(name) for name in TOPICS])
+    plain = np.flatnonzero(is_plain & is_mine & (planted.records.of("number") >= 0))
+    number = planted.row(int(plain[len(plain) // 2]))["number"]
+    assert planted.notes[number]["kind"] == Kind.PLAIN
+    planted.notes[number]["kind"], planted.notes[number]["delay_ms"] = Kind.DELAY_MS, 1
+    assert planted.judge().counts["delivered past the timer"] == 1
 
 
 def test_a_second_delivery_is_found(planted: Copy) -> None:
