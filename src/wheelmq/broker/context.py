@@ -12,6 +12,7 @@ from wheelmq.broker.holds import Holds
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.puts import Puts
+from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.slices import Slices
 from wheelmq.broker.state.clients import Clients
@@ -30,6 +31,8 @@ from wheelmq.system.workers import Workers
 class Context:
     settings: BrokerSettings
     """The settings in force. Some change at run time."""
+    role: Role
+    """Whether the broker is a master now."""
     clock: Clock
     randomness: Random
     """The choice of a queue for a message without one."""

@@ -25,6 +25,9 @@ from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.opening import open_engine
 from wheelmq.broker.puts import Puts
 from wheelmq.broker.record_dispatch import RecordDispatch
+from wheelmq.broker.replication.promotion import Promotion
+from wheelmq.broker.replication.replica_log import ReplicaLog
+from wheelmq.broker.replication.role import Role
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.slices import Slices
@@ -79,7 +82,7 @@ class Parts:
         """Open the store and compose the parts. `shell_figures` returns the counters of the sockets, by name."""
         self.hooks = hooks or Hooks()
         self.settings, self.clock = settings, clock
-        self.health = StoreHealth(clock)
+        self.health, self.role = StoreHealth(clock), Role(settings)
         self.disk, self.workers, self.randomness = disk, workers, randomness
         self.engine, recovered_ends = open_engine(settings, disk=disk, clock=clock, workers=workers)
         self.store, self.timer, self.block_scheduler = self.engine.store, self.engine.timer, self.engine.block_scheduler
@@ -88,8 +91,9 @@ class Parts:
         self._open_tables()
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.transactions = Transactions(
-            self.store, self.topics, self.consumer_offsets, settings, recovered_ends, workers.background
+            self.store, self.topics, self.consumer_offsets, settings, self.role, recovered_ends, workers.background
         )
+        self.replica_log = ReplicaLog(self.engine, self.transactions)
         self.snapshots = self._open_snapshots()
         self.delay_offsets = self._open_delay_offsets()
         self.preallocator = self._open_preallocator()
@@ -105,8 +109,8 @@ class Parts:
         self.request_counts: Counter[str] = Counter()
         self.ticks, self.steps = Ticks(clock), Steps(clock.monotonic)
         self.pipeline = self._open_turns()
-        self.overload = OverloadGuard(settings, self.health, clock, self.ticks)
-        self.admission = Admission(settings, self.health, clock, self.ticks, disk, self.paths)
+        self.overload = OverloadGuard(settings, self.role, self.health, clock, self.ticks)
+        self.admission = Admission(settings, self.role, self.health, clock, self.ticks, disk, self.paths)
         self.table_saves = TableSaves(
             self.topics, self.groups, self.consumer_offsets, self.consumer_filters, workers.background
         )
@@ -117,9 +121,10 @@ class Parts:
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.requests.response_timeout_ms)
         self._open_timer_upkeep()
         self.transaction_checks = TransactionChecks(
-            self.transactions, self.store, settings, self.clients, self.calls, self.admission.rejection
+            self.transactions, self.store, settings, self.role, self.clients, self.calls, self.admission.rejection
         )
         self.records = RecordDispatch(self.engine, self.stats, self.holds, self.health, self.steps)
+        self.promotion = Promotion(self.role, self.replica_log, self.records, self.transactions)
         self.puts = self._open_puts()
         self.context = self._open_context()
         self.metric_sources = self._open_metric_sources(shell_figures)
@@ -143,6 +148,7 @@ class Parts:
     def _open_context(self) -> Context:
         return Context(
             settings=self.settings,
+            role=self.role,
             clock=self.clock,
             randomness=self.randomness,
             workers=self.workers,

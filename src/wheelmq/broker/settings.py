@@ -12,6 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from wheelmq.broker.replication.settings import BrokerRole, ReplicationSettings
 from wheelmq.config.bounds import Count, DurationMs, EpochMs, Name, Percent, Port, Positive, WaitMs
 from wheelmq.config.setting import Setting, SettingsTable, SettingsTables
 from wheelmq.delay.settings import BlockSettings, LevelSettings, TimerSettings
@@ -328,8 +329,9 @@ class BrokerSettings(SettingsTables, kw_only=True):
     blocks: BlockSettings = field(default_factory=BlockSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    replication: ReplicationSettings = field(default_factory=ReplicationSettings)
 
     @property
-    def is_master(self) -> bool:
-        """Whether clients take the broker for a master, by its id."""
-        return self.broker.id == 0
+    def starts_as_slave(self) -> bool:
+        """Whether the settings name a slave."""
+        return self.broker.id != 0 or self.replication.role is BrokerRole.SLAVE

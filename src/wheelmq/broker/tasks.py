@@ -60,6 +60,7 @@ def _periodic_tasks(parts: Parts) -> list[TickTask]:
 def _tick_tasks(parts: Parts) -> list[TickTask]:
     """Return the work of each tick in its order, and of a clean stop in its order."""
     run, pending, armed = parts.health.run_or_reject, parts.timer.pending, parts.timer.pending.armed
+    role = parts.role
     release_s, rest = parts.settings.requests.release_slice_ms / 1000, _rest_of(parts)
     return [
         TickTask(CHORES, lambda at: parts.table_saves.poll(at.monotonic_ms), lambda at: parts.table_saves.next_ms()),
@@ -94,9 +95,14 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
             closes_after_failure=True,
         ),
         TickTask(
+            "follow the master",
+            lambda at: parts.replica_log.take() if parts.replica_log.has_more() else 0,
+            lambda at: at.monotonic_ms if parts.replica_log.has_more() else None,
+        ),
+        TickTask(
             "take due timers",
-            lambda at: parts.releaser.take_due(at.wall_ms),
-            lambda at: at.after_wall_ms(armed.next_fire_ms()),
+            lambda at: parts.releaser.take_due(at.wall_ms) if role.is_master else None,
+            lambda at: at.after_wall_ms(armed.next_fire_ms()) if role.is_master else None,
         ),
         TickTask(
             "release",

@@ -14,7 +14,6 @@ import msgspec
 
 from wheelmq.delay.api import Generations
 from wheelmq.delay.pending_message import PendingMessage, describe
-from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import (
@@ -28,7 +27,7 @@ from wheelmq.formats.disk.origin import (
 )
 from wheelmq.formats.disk.parked import delete_key, delete_keys
 from wheelmq.formats.disk.timer import TIMER_TOPIC
-from wheelmq.formats.names import SCHEDULE_TOPIC
+from wheelmq.formats.names import DEAD_LETTER_TOPIC, SCHEDULE_TOPIC
 
 
 class DelayEnd(StrEnum):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long
-from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC, topic_problem
+from wheelmq.formats.names import BLOCK_TOPIC, DEAD_LETTER_TOPIC, SCHEDULE_TOPIC, topic_problem
 
 PARKED_TOPICS = (TIMER_TOPIC, SCHEDULE_TOPIC, BLOCK_TOPIC)
 """The topics of parked messages. No release appends to them."""

@@ -20,12 +20,12 @@ from wheelmq.delay.rebuild import Unreleasable, dead_letter
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.release_pace import ReleasePace
 from wheelmq.delay.ring import Ring
-from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import NO_ORIGIN, Origin, origin_text
 from wheelmq.formats.kernels.journal import SETTLES
+from wheelmq.formats.names import DEAD_LETTER_TOPIC
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
 from wheelmq.store.store import PropertiesTooLong, RecordTooLong, Store

@@ -13,10 +13,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
 from wheelmq.formats.disk.parked import ROOM_BYTES
-from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC
-
-DEAD_LETTER_TOPIC: Final = "rmq_sys_wheelmq_dead_letter"
-"""The topic of parked messages that can never be delivered. They keep their properties and get their origin."""
+from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, DEAD_LETTER_TOPIC, SCHEDULE_TOPIC
 
 _LENGTH_BYTES: Final = 1
 """Extra bytes for the length of a topic with more than 127 characters."""

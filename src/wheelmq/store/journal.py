@@ -29,6 +29,14 @@ class Journal:
     def add_prepared(self) -> None:
         self.count += 1
 
+    def add(self, rows: Rows) -> None:
+        """Add whole rows."""
+        count = self.count + len(rows)
+        while count > len(self.table):
+            self.table = np.concatenate((self.table, np.zeros_like(self.table)))
+        self.table[self.count : count] = rows
+        self.count = count
+
     def rows(self) -> Rows:
         """Return a view of the rows. It stays valid after `clear` until rows are added again."""
         return self.table[: self.count]

@@ -155,13 +155,16 @@ class LogScan:
         check_bodies: bool = True,
         whole_before_ms: int = 0,
         last_ms: int = 0,
+        stop: LogPosition | None = None,
+        names: InternedNames | None = None,
     ) -> None:
+        """Create a scan from `start` to `stop`, or to the end of the files. It adds topics to `names`."""
         self._files = files
         self._check_bodies = check_bodies
         self._whole_before_ms = whole_before_ms
         self._last_ms = last_ms
-        self._stop = files.end
-        self.names = InternedNames()
+        self._stop = files.end if stop is None else stop
+        self.names = names or InternedNames()
         self.end = start
         self.damaged: set[LogPosition] = set()
         """Positions of records whose bodies have changed since they were on disk."""
@@ -179,7 +182,7 @@ class LogScan:
         """
         rows = np.zeros((CHUNK_ROWS, col.COLUMNS), np.int64)
         while self.end < self._stop:
-            count, more = self._fill(rows, 0)
+            count, more = self.fill(rows, 0)
             if count:
                 self._last_ms = int(rows[count - 1, col.STORE_MS])
                 yield rows[:count]
@@ -197,7 +200,7 @@ class LogScan:
         for start, stop in self._read_ahead_of(spans):
             self.end, self._stop = LogPosition(start), stop
             while self.end < stop:
-                count, more = self._fill(rows, count)
+                count, more = self.fill(rows, count)
                 if not more:
                     raise LogDamaged(errno.EIO, f"the log ends at {self.end}, before a record that a queue points to")
                 if count == len(rows):
@@ -219,8 +222,9 @@ class LogScan:
         self.damaged.add(position)
         clear_row(row)
 
-    def _fill(self, rows: Rows, count: int) -> tuple[int, bool]:
-        """Fill `rows` after the first `count`. Returns the number of rows and whether the log continues."""
+    def fill(self, rows: Rows, count: int) -> tuple[int, bool]:
+        """Fill `rows` after the first `count`, until they are full or the log ends.
+        Returns the number of rows and whether the log continues."""
         while count < len(rows) and self.end < self._stop:
             file = self._files.file_at(self.end)
             base = self.end - self.end % self._files.file_bytes

@@ -194,10 +194,14 @@ class Store:
 
     def _tag_codes(self, rows: Rows, names: recovery.InternedNames) -> Rows:
         """Return the tag codes of scanned records. In a level's queue the tag code is the due time."""
+        in_level = rows[:, col.TOPIC] == names.intern(SCHEDULE_TOPIC)
+        return np.where(in_level, self.level_dues_ms(rows), rows[:, col.TAG_CODE])
+
+    def level_dues_ms(self, rows: Rows) -> Rows:
+        """Return the due times of scanned records in the queues of levels."""
         levels_ms = np.array(self.levels_ms, np.int64)
         dues_ms = rows[:, col.STORE_MS] + levels_ms[np.clip(rows[:, col.QUEUE_ID], 0, len(levels_ms) - 1)]
-        dues_ms = np.where(rows[:, col.DUE_MS] != 0, rows[:, col.DUE_MS], dues_ms)
-        return np.where(rows[:, col.TOPIC] == names.intern(SCHEDULE_TOPIC), dues_ms, rows[:, col.TAG_CODE])
+        return np.where(rows[:, col.DUE_MS] != 0, rows[:, col.DUE_MS], dues_ms)
 
     def _level_due_ms(self, queue_id: int, store_ms: Millis) -> Millis:
         """Return the due time of a message that is stored now in a level's queue and contains no due time."""

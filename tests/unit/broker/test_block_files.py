@@ -11,11 +11,11 @@ import pytest
 from tests.unit.broker.test_blocks import blocks, released, send
 from wheelmq.delay.offline import pending_in
 from wheelmq.delay.pending_message import State
-from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_DONE
 from wheelmq.formats.disk.parked import delete_key
 from wheelmq.formats.disk.paths import BlockPaths
+from wheelmq.formats.names import DEAD_LETTER_TOPIC
 from wheelmq.testing.clock import START_MS
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel

@@ -12,13 +12,13 @@ import pytest
 from tests.unit.broker.test_send import inner
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.park import BOTH
-from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import BLOCK_TOPIC
 from wheelmq.formats.disk.message_id import parse_offset_message_id
 from wheelmq.formats.disk.origin import block_stream, origin_of, origin_text
 from wheelmq.formats.disk.parked import delete_key
 from wheelmq.formats.disk.turn_row import KIND_BLOCKS
+from wheelmq.formats.names import DEAD_LETTER_TOPIC
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.clock import START_MS

@@ -17,9 +17,9 @@ from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.start_warnings import body_size_warning
 from wheelmq.delay.blocks.park import park_in_block
 from wheelmq.delay.park import ParkSettings, park
-from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import BLANK_BYTES, Message, record_bytes
+from wheelmq.formats.names import DEAD_LETTER_TOPIC
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.testing import invariants

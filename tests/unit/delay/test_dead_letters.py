@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.delay.parked import REAL, due, park_raw
 from wheelmq.delay.rebuild import PARKED_TOPICS
-from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import origin_text, timer_origin
 from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.names import DEAD_LETTER_TOPIC
 from wheelmq.testing import invariants
 from wheelmq.testing.harness import BrokerHarness
 

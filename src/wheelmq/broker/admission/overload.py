@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple
 
-from wheelmq.broker.admission.sends import slave_text
 from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.connection import Connection, peer_text
+from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.wire.codes import RequestCode as Code
 from wheelmq.observe.ticks import Ticks
@@ -91,8 +91,9 @@ class Rejection(NamedTuple):
 class OverloadGuard:
     """The check before each request is served, and before the kernel serves sends."""
 
-    def __init__(self, settings: BrokerSettings, health: StoreHealth, clock: Clock, ticks: Ticks) -> None:
+    def __init__(self, settings: BrokerSettings, role: Role, health: StoreHealth, clock: Clock, ticks: Ticks) -> None:
         self._settings = settings
+        self._role = role
         self._health = health
         self._clock = clock
         self._ticks = ticks
@@ -115,7 +116,7 @@ class OverloadGuard:
 
     def sends_left(self, connection: Connection) -> int:
         """Return the number of sends of `connection` that this round may still serve."""
-        if not self._settings.is_master or self._rejection(connection, SEND) is not None:
+        if not self._role.is_master or self._rejection(connection, SEND) is not None:
             return 0
         return self.capacity(SEND) - self._taken.get(SEND, 0)
 
@@ -126,9 +127,10 @@ class OverloadGuard:
         self._taken.clear()
 
     def _rejection_of_slave(self, code: int) -> Rejection | None:
-        if self._settings.is_master or code not in _REJECTED_BY_SLAVES:
+        """Return the rejection of a send to a slave; None for other requests, and on a master."""
+        if self._role.is_master or code not in _REJECTED_BY_SLAVES:
             return None
-        return Rejection("rejected", f"{_REJECT} ({slave_text(self._settings.broker.id)})")
+        return Rejection("rejected", f"{_REJECT} ({self._role.slave_text})")
 
     def _rejection(self, connection: Connection, group: RequestGroup) -> Rejection | None:
         if self._health.failure is not None:

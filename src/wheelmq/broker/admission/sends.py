@@ -16,6 +16,7 @@ import time
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.answers import PeerError
+from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.wire.codes import ResponseCode
@@ -30,20 +31,22 @@ class Admission:
     """The check before each put, and before the kernel serves sends."""
 
     def __init__(
-        self, settings: BrokerSettings, health: StoreHealth, clock: Clock, ticks: Ticks, disk: Disk, paths: StorePaths
+        self,
+        settings: BrokerSettings,
+        role: Role,
+        health: StoreHealth,
+        clock: Clock,
+        ticks: Ticks,
+        disk: Disk,
+        paths: StorePaths,
     ) -> None:
         self._settings = settings
+        self._role = role
         self._health = health
         self._clock = clock
         self._ticks = ticks
         self._disk = disk
         self._paths = paths
-        if not settings.is_master:
-            log.warning(
-                "%s: sends and transactions are rejected, and nothing is replicated. Set broker_id=0 for a broker "
-                "that accepts messages",
-                slave_text(settings.broker.id),
-            )
         self._is_stopping = False
         self._full: str | None = None
         self.check_disk()
@@ -52,8 +55,8 @@ class Admission:
         """Return why the broker stores no messages now; None if it stores them."""
         if self._is_stopping:
             return "the broker is stopping"
-        if not self._settings.is_master:
-            return slave_text(self._settings.broker.id)
+        if not self._role.is_master:
+            return self._role.slave_text
         return self._health.rejection or self._full
 
     def check_put(self) -> None:
@@ -82,10 +85,6 @@ class Admission:
         used = 100 * self._disk.used_share(self._paths.root)
         is_full = used > self._settings.expiry.refuse_percent
         self._full = f"the disk is {used:.0f} % full" if is_full else None
-
-
-def slave_text(broker_id: int) -> str:
-    return f"the broker has the id {broker_id}, so it is a slave and stores no messages"
 
 
 def _local(ms: int) -> str:

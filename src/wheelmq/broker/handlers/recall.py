@@ -55,7 +55,7 @@ def _recall(request: Request, context: Context, header: RecallHeader) -> Answer:
     """Park the cancel, and return the answer. Raises PeerError, PutFailed."""
     if not context.settings.timer.recall_enable:
         raise PeerError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
-    if not context.settings.is_master:
+    if not context.role.is_master:
         raise PeerError(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker service not available")
     if header.topic not in context.topics:
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist")

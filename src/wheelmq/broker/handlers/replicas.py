@@ -14,7 +14,7 @@ from wheelmq.formats.wire.codes import RequestCode
 def get_ha_status(request: Request, context: Context) -> Answer:
     """Return the end of the log, and an empty list of replicas."""
     body = {
-        "master": context.settings.is_master,
+        "master": context.role.is_master,
         "masterCommitLogMaxOffset": context.store.log.end,
         "inSyncSlaveNums": 0,
         "haConnectionInfo": [],

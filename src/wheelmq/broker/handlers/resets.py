@@ -46,7 +46,7 @@ def reset_offset(request: Request, context: Context) -> Answer:
 
 
 def _reset_here(context: Context, header: ResetOffsetHeader, topic: TopicConfig) -> dict[int, int]:
-    if not context.settings.is_master:
+    if not context.role.is_master:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
     if context.groups.known(header.group) is None:
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")

@@ -38,7 +38,7 @@ def end_transaction(request: Request, context: Context, transactions: Transactio
     outcome = header.commit_or_rollback
     if outcome not in (UNKNOWN, COMMIT, ROLLBACK):
         raise PeerError(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
-    if not context.settings.is_master:
+    if not context.role.is_master:
         raise PeerError(ResponseCode.SLAVE_NOT_AVAILABLE, "the broker is a slave: only the master ends transactions")
     if outcome == UNKNOWN:
         return None

@@ -13,10 +13,10 @@ from msgspec import structs
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.pending_changes import PendingChanges
 from wheelmq.broker.state.table_file import TableFile
-from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats import names
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.names import DEAD_LETTER_TOPIC
 from wheelmq.formats.wire.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig, TopicConfigTable
 from wheelmq.store import config_file
 from wheelmq.system.clock import Clock

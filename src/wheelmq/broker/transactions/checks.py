@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from wheelmq.broker.calls import Calls
+from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.clients import Clients
 from wheelmq.broker.transactions import halves
@@ -41,6 +42,7 @@ class TransactionChecks:
         transactions: Transactions,
         store: Store,
         settings: BrokerSettings,
+        role: Role,
         clients: Clients,
         calls: Calls,
         rejection: Callable[[], str | None],
@@ -52,20 +54,21 @@ class TransactionChecks:
         self._clients = clients
         self._calls = calls
         self._rejection = rejection
-        is_master = settings.broker.id == 0
-        self._next_ms = store.clock.monotonic_ms() + settings.transactions.check_interval_ms if is_master else None
-        """When the next round is due. A slave checks nothing."""
+        self._role = role
+        self._due_ms = store.clock.monotonic_ms() + settings.transactions.check_interval_ms
+        """When the next round is due."""
         self._at = 0
         self._stop: int | None = None
         """End of the running round as a queue offset, or None between rounds."""
         self._asked = 0
 
     def next_ms(self) -> int | None:
-        return self._transactions.retry.next_ms(self._next_ms)
+        """Return the time of the next work, or None on a slave, which checks nothing."""
+        return self._transactions.retry.next_ms(self._due_ms) if self._role.is_master else None
 
     def tick(self, monotonic_ms: int) -> int:
         """Start a check round if it is due, or continue it. Return the number of appended records. Raises OSError."""
-        if self._next_ms is None or monotonic_ms < self._next_ms:
+        if monotonic_ms < self._due_ms or not self._role.is_master:
             return 0
         return self._transactions.retry.run(monotonic_ms, lambda: self._continue_round(monotonic_ms))
 
@@ -84,7 +87,7 @@ class TransactionChecks:
                 appended += count or 0
             self._at += goes_on
         if not goes_on or self._at >= self._stop:
-            self._stop, self._next_ms = None, monotonic_ms + self._settings.transactions.check_interval_ms
+            self._stop, self._due_ms = None, monotonic_ms + self._settings.transactions.check_interval_ms
         return appended
 
     def _check_half(self, offset: int) -> int | None:

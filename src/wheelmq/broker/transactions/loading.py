@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from wheelmq.broker.transactions import halves
 from wheelmq.broker.transactions.pending import PendingHalves, Place
 from wheelmq.broker.transactions.queue_records import queue_records
-from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.formats.disk.properties import REAL_TOPIC
 from wheelmq.formats.names import HALF_TOPIC
+from wheelmq.formats.units import LogPosition
 from wheelmq.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,14 @@ class Loaded:
     """Queue offsets of ended half messages that no op message names."""
 
 
-def load(store: Store, first: int, in_ops: set[int], recovered_ends: RecoveredEnds) -> Loaded:
+class Ends(Protocol):
+    """The ended transactions that the log shows."""
+
+    def ended_from(self, position: LogPosition) -> set[int]:
+        """Return the log positions of ended half messages, from `position` on."""
+
+
+def load(store: Store, first: int, in_ops: set[int], ends: Ends) -> Loaded:
     """Read the half queue from `first` on. `in_ops` are the queue offsets that op messages name.
 
     A half message that was put back may be in the queue twice after a stop. Then the last copy counts.
@@ -50,9 +57,7 @@ def load(store: Store, first: int, in_ops: set[int], recovered_ends: RecoveredEn
             continue
         half = _Half(Place(offset, record.position), record.message.properties.get(REAL_TOPIC, ""))
         by_origin.setdefault(halves.origin_of(record), []).append(half)
-    in_log = recovered_ends.ended_from(
-        min((group[0].place.position for group in by_origin.values()), default=store.log.end)
-    )
+    in_log = ends.ended_from(min((group[0].place.position for group in by_origin.values()), default=store.log.end))
     gone = set(missing)
     for origin, group in by_origin.items():
         *older, (place, topic) = group

@@ -12,6 +12,7 @@ from wheelmq.formats.disk.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.commit_log import CommitLog
+from wheelmq.store.mapped import MappedSequence
 
 _SYS_FLAG_LAST = 39
 """Byte of a record with the host bits of its system flag (formats.disk.message)."""
@@ -19,6 +20,25 @@ _PREPARED = 76
 """Byte of a record with IPv4 hosts at which the prepared position begins. Each IPv6 host adds 12."""
 
 Rows = npt.NDArray[np.int64]
+
+
+def ends_in(files: MappedSequence, rows: Rows) -> list[Rows]:
+    """Return the log positions of half messages that the records of scanned `rows` end, in arrays by log file."""
+    found = []
+    positions = rows[:, col.POSITION]
+    file_numbers = positions // files.file_bytes
+    for number in np.unique(file_numbers).tolist():
+        base = number * files.file_bytes
+        at = positions[file_numbers == number] - base
+        raw = files.file_at(LogPosition(base)).array
+        flags = raw[at + _SYS_FLAG_LAST]
+        at += _PREPARED + 12 * ((flags & SYS_BORN_HOST_V6 != 0) * 1 + (flags & SYS_STORE_HOST_V6 != 0) * 1)
+        says_one = raw[at]
+        for i in range(1, 8):
+            says_one |= raw[at + i]  # nearly all records have zero here, so few are read
+        at = at[says_one != 0]
+        found.append(raw[at[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64))
+    return found
 
 
 class RecoveredEnds:
@@ -29,19 +49,8 @@ class RecoveredEnds:
         self._found: list[Rows] = []
 
     def on_rows(self, rows: Rows) -> None:
-        positions = rows[:, col.POSITION]
-        file_numbers = positions // self._files.file_bytes
-        for number in np.unique(file_numbers).tolist():
-            base = number * self._files.file_bytes
-            at = positions[file_numbers == number] - base
-            raw = self._files.file_at(LogPosition(base)).array
-            flags = raw[at + _SYS_FLAG_LAST]
-            at += _PREPARED + 12 * ((flags & SYS_BORN_HOST_V6 != 0) * 1 + (flags & SYS_STORE_HOST_V6 != 0) * 1)
-            says_one = raw[at]
-            for i in range(1, 8):
-                says_one |= raw[at + i]  # nearly all records have zero here, so few are read
-            at = at[says_one != 0]
-            self._found.append(raw[at[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64))
+        """Add the next rows of the scan."""
+        self._found += ends_in(self._files, rows)
 
     def ended_from(self, position: LogPosition) -> set[int]:
         return {one for part in self._found for one in part[part >= position].tolist()}

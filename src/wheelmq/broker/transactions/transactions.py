@@ -7,14 +7,16 @@ from collections.abc import Callable
 from typing import Final
 
 from wheelmq.broker.background_jobs import run_in_background
+from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.transactions import halves
 from wheelmq.broker.transactions.append_retry import AppendRetry
 from wheelmq.broker.transactions.counts import TransactionCounts
+from wheelmq.broker.transactions.followed_ends import FollowedEnds
 from wheelmq.broker.transactions.halves import HALF_QUEUE
-from wheelmq.broker.transactions.loading import load
+from wheelmq.broker.transactions.loading import Ends, load
 from wheelmq.broker.transactions.ops import Ops
 from wheelmq.broker.transactions.pending import PendingHalves, Place
 from wheelmq.broker.transactions.progress import TransactionProgress
@@ -47,31 +49,44 @@ class Transactions:
         topics: Topics,
         consumer_offsets: ConsumerOffsets,
         settings: BrokerSettings,
+        role: Role,
         recovered_ends: RecoveredEnds,
         worker: Worker,
     ) -> None:
         self._store = store
         self._topics = topics
+        self._settings = settings
+        self._role = role
         self._worker = worker
-        self.counts = TransactionCounts(store)
-        op_bytes_max = min(settings.transactions.op_message_bytes_max, store.record_bytes_max - OP_ROOM_BYTES)
-        self._ops = Ops(store, settings.transactions.op_interval_ms, op_bytes_max)
         self._progress = TransactionProgress(store, consumer_offsets)
-        self.pending: PendingHalves = self._load(recovered_ends)
         self._ends: dict[int, int] = {}
+        self._load(recovered_ends)
         self.retry = AppendRetry()
         """A failed append of op messages or of a check pauses both."""
         if store.queues.end(CHECK_MAX_TIME_TOPIC, 0):
             topics.create_for_group(CHECK_MAX_TIME_TOPIC, 1)  # a kill came before the topic was on disk
 
-    def _load(self, recovered_ends: RecoveredEnds) -> PendingHalves:
+    def _load(self, ends: Ends) -> None:
+        store, settings = self._store, self._settings.transactions
+        self.counts = TransactionCounts(store)
+        self._ops = Ops(
+            store,
+            settings.op_interval_ms,
+            min(settings.op_message_bytes_max, store.record_bytes_max - OP_ROOM_BYTES),
+        )
         in_ops = self._ops.load(self._progress.saved(OP_HALF_TOPIC))
-        loaded = load(self._store, self._progress.saved(HALF_TOPIC), in_ops, recovered_ends)
+        loaded = load(store, self._progress.saved(HALF_TOPIC), in_ops, ends)
+        self.pending: PendingHalves = loaded.pending
+        self.followed_ends = FollowedEnds(store, loaded.unsaid)
+        """On a replica, the ends that come with the master's log."""
         for offset in loaded.unsaid:
-            self._ops.add(offset, self._store.clock.monotonic_ms())
+            self._ops.add(offset, store.clock.monotonic_ms())
         for topic in loaded.topics:
             self.counts.add(topic, 1)
-        return loaded.pending
+
+    def take_over(self) -> None:
+        """Load the transactions of the former master again, from the log that this replica followed."""
+        self._load(self.followed_ends)
 
     # Records -------------------------------------------------------------------------------------------------------
 
@@ -140,6 +155,8 @@ class Transactions:
         Before a snapshot, all ends are written, because a start does not read the log before it. `is_snapshot_due`
         returns whether the next snapshot may be taken at a monotonic time.
         """
+        if not self._role.is_master:
+            return 0
         self._move_on()
         due_ms = self._ops.next_ms()
         if due_ms is None or not (due_ms <= monotonic_ms or is_snapshot_due(monotonic_ms)):
@@ -147,19 +164,23 @@ class Transactions:
         return self.retry.run(monotonic_ms, self._ops.write)
 
     def next_ms(self) -> int | None:
-        return self.retry.next_ms(self._ops.next_ms())
+        """Return the time of the next work, or None if it is unknown."""
+        return self.retry.next_ms(self._ops.next_ms()) if self._role.is_master else None
 
     @property
     def has_unsaid_ends(self) -> bool:
         """Whether the log has ends that no op message names yet. A later snapshot would hide them."""
+        if not self._role.is_master:
+            return not self.followed_ends.is_empty
         return self._ops.next_ms() is not None
 
     def needed_from(self) -> LogPosition:
         """Return the log position from which log files hold pending half messages."""
         queue = self._store.queues.find(HALF_TOPIC, HALF_QUEUE)
-        if queue is None or not queue.start <= self.pending.first < queue.end:
+        first = self.pending.first if self._role.is_master else self._progress.saved(HALF_TOPIC)
+        if queue is None or not queue.start <= first < queue.end:
             return self._store.log.end
-        return LogPosition(int(queue.read(QueueOffset(self.pending.first), 1)["position"][0]))
+        return LogPosition(int(queue.read(QueueOffset(first), 1)["position"][0]))
 
     def _move_on(self) -> None:
         self._progress.move_on(self.pending.first, self._ops)
@@ -168,16 +189,20 @@ class Transactions:
         run_in_background(self.counts.save_job(), self._worker)
 
     def say_all(self) -> int:
-        """Write all ends in op messages, for a clean stop. Return the number of op messages. Raises OSError."""
-        return self._ops.write()
+        """Write all ends in op messages, for a clean stop of a master.
+
+        Return the number of op messages. Raises OSError.
+        """
+        return self._ops.write() if self._role.is_master else 0
 
     def close(self) -> None:
         """Flush the log, and save the progress and the counts, for a clean stop."""
         job = self.counts.save_job()
         try:
             self._store.flush()
-            self._move_on()
-            self._move_on()
+            if self._role.is_master:
+                self._move_on()
+                self._move_on()
             if job is not None:
                 job()
         except OSError as error:

@@ -1,0 +1,1 @@
+"""Replication: masters, replicas, and the change between these roles."""
