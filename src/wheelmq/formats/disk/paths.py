@@ -70,6 +70,16 @@ class StorePaths:
         return self.root / "scheduledtempdata"
 
     @property
+    def epochs(self) -> Path:
+        """The epochs of the log, each with its first position (RocketMQ: epochFileCheckpoint)."""
+        return self.root / "epochFileCheckpoint"
+
+    @property
+    def replication_role(self) -> Path:
+        """Ours: the role that the broker took after its first start."""
+        return self.config / "replicationRole.json"
+
+    @property
     def config(self) -> Path:
         return self.root / "config"
 

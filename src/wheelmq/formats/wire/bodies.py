@@ -266,6 +266,18 @@ class BrokerData(Body):
     enable_acting_master: bool = False
 
 
+class BrokerMembers(Body):
+    """The live brokers of one name, by id."""
+
+    broker_addrs: dict[int, str] = {}
+
+
+class MemberGroup(Body):
+    """The answer to GET_BROKER_MEMBER_GROUP."""
+
+    broker_member_group: BrokerMembers = msgspec.field(default_factory=BrokerMembers)
+
+
 class Route(Body):
     """GET_ROUTEINFO_BY_TOPIC."""
 

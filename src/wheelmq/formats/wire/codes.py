@@ -172,6 +172,10 @@ class RequestCode(IntEnum):
     WMQ_METRICS = 9111
     WMQ_COUNT_TIMERS = 9112
     WMQ_FIND_TIMERS = 9113
+    WMQ_REPLICATION_STATE = 9120
+    WMQ_GET_FILTERS = 9121
+    WMQ_PROMOTE = 9122
+    WMQ_HAND_OVER = 9123
 
 
 class ResponseCode(IntEnum):

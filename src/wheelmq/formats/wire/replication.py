@@ -12,8 +12,10 @@ A frame of data without bytes is a heartbeat. Sources: rocketmq-all-5.3.3, packa
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
+from wheelmq.formats.disk.epochs import Epoch
 from wheelmq.formats.field import Field, Layout
 from wheelmq.formats.units import LogPosition
 
@@ -62,14 +64,7 @@ EPOCH_DATA: Final = Layout(
 )
 
 
-class Epoch(NamedTuple):
-    """A period with one master."""
-
-    number: int
-    start: LogPosition
-
-
-def encode_epochs(end: LogPosition, epochs: list[Epoch]) -> bytes:
+def encode_handshake(end: LogPosition, epochs: Sequence[Epoch]) -> bytes:
     """Return the handshake of a master whose log ends at `end`."""
     head = EPOCHS.pack(STATE_HANDSHAKE, EPOCH.size * len(epochs), end, epochs[-1].number if epochs else -1)
     return head + b"".join(EPOCH.pack(*one) for one in epochs)

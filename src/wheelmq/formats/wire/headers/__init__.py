@@ -59,6 +59,7 @@ from wheelmq.formats.wire.headers.pipeline import (
     TurnHeader,
     UploadHeader,
 )
+from wheelmq.formats.wire.headers.replication import HandOverHeader, PromoteHeader
 from wheelmq.formats.wire.headers.sending import (
     VERSION_WITH_MAX_TIMES,
     EndTransactionHeader,
@@ -108,6 +109,7 @@ __all__ = [
     "FindTimersHeader",
     "ForbiddenHeader",
     "GroupHeader",
+    "HandOverHeader",
     "Header",
     "HeaderError",
     "Int32",
@@ -120,6 +122,7 @@ __all__ = [
     "PipelineHeader",
     "PortionHeader",
     "ProducerGroupHeader",
+    "PromoteHeader",
     "PullHeader",
     "QueryConsumerOffsetHeader",
     "QueryMessageHeader",

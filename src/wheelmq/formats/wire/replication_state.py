@@ -1,0 +1,25 @@
+"""The bodies of WheelMQ's own requests about replication."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ReplicationState(msgspec.Struct, kw_only=True):
+    """The answer to WMQ_REPLICATION_STATE: the facts that a replica needs about a broker of its name."""
+
+    broker_name: str
+    cluster: str
+    is_master: bool
+    broker_id: int
+    free_id: int
+    """The id for the former master of this one."""
+    epoch: int
+    """The broker's last epoch; -1 without one."""
+    ha_port: int
+    log_start: int
+    log_end: int
+    confirmed: int
+    """The log is on enough brokers up to here."""
+    versions: dict[str, str]
+    """A text for each table that changes with it: topics, groups, offsets, filters."""
