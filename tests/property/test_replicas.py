@@ -1,4 +1,4 @@
-"""A replica that follows a master's log has the master's state, and delivers what the master had not.
+"""A replica that follows a master's log has the master's state. It delivers the messages that the master had not.
 
 The bytes of the log go over in pieces of any size, and the replica ticks between them at any time.
 """
@@ -185,7 +185,7 @@ def test_a_promoted_replica_delivers_each_message_once(
             master.crash()
             lost_ms = replica.now_ms
             replica.clock.advance(away_ms)
-            replica.broker.parts.promotion.promote()
+            replica.broker.parts.replication.promote("the test")
             promoted_ms = replica.now_ms
             assert sum(replica.broker.parts.transactions.counts.waiting().values()) == len(sender.halves)
             replica.settle()

@@ -45,6 +45,10 @@ BELOW: dict[str, set[str]] = {
 SEES_MORE: dict[str, set[str]] = {
     "broker/app.py": {"net"},
     "broker/registration.py": {"net"},
+    "broker/replication/following.py": {"net"},
+    "broker/replication/master_watch.py": {"net"},
+    "broker/replication/state_request.py": {"net"},
+    "broker/replication/table_sync.py": {"net"},
     "nameserver/app.py": {"net"},
     "nameserver/nameserver.py": {"net"},
 }

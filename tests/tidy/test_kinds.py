@@ -16,6 +16,7 @@ WITHOUT_OBJECTS = ("formats/", "delay/fast/")
 
 ALLOWED = {
     "broker/block_queries.py": "an offset of a message id is a log position or the origin of a message in a block",
+    "broker/replication/truncation.py": "picks the messages of blocks among those that removed records settle",
     "delay/blocks/recover.py": "picks its streams among those of the done bits",
     "delay/blocks/row_check.py": "checks many rows of a turn at once",
     "delay/blocks/settlement.py": "picks its rows among those of the journal, many at once",

@@ -18,12 +18,18 @@ from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.broker import Broker, open_broker
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.registration import Registrar
+from wheelmq.broker.replication.following import Following
+from wheelmq.broker.replication.master_watch import LaterMaster, MasterWatch
+from wheelmq.broker.replication.role import StoredRole, store_role
+from wheelmq.broker.replication.truncation import truncate
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter, NodeSettings
 from wheelmq.broker.start_warnings import body_size_warning
 from wheelmq.broker.task_list import TickTask, every
 from wheelmq.config.bounds import FAST_PORT_BELOW
 from wheelmq.config.changes import Origin
+from wheelmq.formats.units import LogPosition
 from wheelmq.net.limits import Limits, SocketOptions
+from wheelmq.net.replica_port import ReplicaPort
 from wheelmq.net.server import Server
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
@@ -66,6 +72,7 @@ class BrokerApp:
     """A broker that listens and registers itself."""
 
     def __init__(self, settings: BrokerSettings, origin: Origin | None = None, hooks: Hooks | None = None) -> None:
+        self._has_fixed_port = settings.broker.listen_port != 0
         if settings.broker.listen_port == 0:
             node = msgspec.structs.replace(settings.broker, listen_port=_free_port(settings.broker.listen_host))
             settings = msgspec.structs.replace(settings, broker=node)
@@ -77,12 +84,21 @@ class BrokerApp:
         self._workers: Workers | None = None
         self.broker: Broker | None = None
         self.registration: Registrar | None = None
+        self.following: Following | None = None
+        """Follows the master, if this broker started as a slave."""
+        self._watch: MasterWatch | None = None
+        self.next_life: Callable[[], object] | None = None
+        """The work between the stop of this broker and its next start in another role; None if it ends for good."""
+        self._replica_port: ReplicaPort | None = None
         self.exporter: Exporter | None = None
         self.stopped = asyncio.Event()
         """Set once the broker has failed and must stop, for example because its disk failed."""
 
     async def start(self) -> None:
-        """Compile or load the kernels, recover the store, listen and register. Raises StoreLocked, OSError."""
+        """Compile or load the kernels, recover the store, listen and register. Raises StoreLocked, OSError.
+
+        A broker that must change its role first does not listen: see `next_life`.
+        """
         loop = asyncio.get_running_loop()
         if (warning := body_size_warning(self.settings)) is not None:
             log.warning(warning)
@@ -99,7 +115,11 @@ class BrokerApp:
             hooks=self.hooks,
             shell_figures=shell.figures,
         )
-        registration = self.registration = Registrar(self.settings, broker.parts.topics, broker.parts.clock)
+        parts = broker.parts
+        registration = self.registration = Registrar(self.settings, parts.topics, parts.replication, parts.clock)
+        await self._check_role(broker)
+        if self.next_life is not None:
+            return
         self._server = Server(
             broker,
             limits=_limits(self.settings),
@@ -110,6 +130,7 @@ class BrokerApp:
         await self._server.listen(self.settings.broker.listen_host, self.settings.broker.listen_port)
         if self.settings.connections.fast_port:
             await self._listen_fast()
+        await self._listen_for_replicas(broker)
         if self.settings.metrics.exporter is MetricsExporter.PROM:
             from wheelmq.broker.exporter import Exporter  # only this exporter loads its library
 
@@ -118,8 +139,63 @@ class BrokerApp:
         broker.tasks.add(TickTask("registration", lambda at: registration.poll()))
         self._add_memory_tasks(broker, workers)
         registration.start()
+        self._watch = MasterWatch(broker.parts, self._step_down)
+        self._watch.start()
+        if not broker.parts.role.is_master:
+            self._follow(broker, registration)
         gc.collect()
         gc.freeze()  # later collections check only objects that requests create
+
+    async def _check_role(self, broker: Broker) -> None:
+        """Look for a later master before the first request is served."""
+        if broker.parts.role.is_master:
+            later = await MasterWatch(broker.parts, self._step_down).later_master()
+            if later is not None:
+                self._step_down(later)
+
+    async def _listen_for_replicas(self, broker: Broker) -> None:
+        """Listen on the HA port, if it is free. A broker whose replicas come later may start without it."""
+        assert self._server is not None
+        settings, node = self.settings.replication, self.settings.broker
+        self._replica_port = ReplicaPort(broker, self._server.schedule_tick)
+        wanted = settings.ha_port or (node.listen_port + 1 if self._has_fixed_port else 0)
+        try:
+            broker.parts.replication.ha_port = await self._replica_port.listen(node.listen_host, wanted)
+        except (OSError, OverflowError) as error:
+            log.warning(
+                "the broker could not open the HA port %d: %s. Replicas cannot follow this broker. Set "
+                "ha_listen_port to a free port",
+                wanted,
+                error,
+            )
+
+    def _follow(self, broker: Broker, registration: Registrar) -> None:
+        """Follow the master of the broker name, until this broker is the master."""
+        assert self._server is not None
+
+        def truncate_first(position: LogPosition) -> None:
+            self._end_life(lambda: truncate(broker.parts.disk, self.settings, position))
+
+        self.following = Following(
+            broker, registration.master, registration.register_soon, self._server.schedule_round, truncate_first
+        )
+        self.following.start()
+
+    def _step_down(self, later: LaterMaster) -> None:
+        """Become a slave of a later master, in the next life."""
+        assert self.broker is not None
+        disk, paths = self.broker.parts.disk, self.broker.parts.paths
+        log.warning(
+            "the broker at %s is the master of this name since a later epoch (%d): this broker becomes its slave",
+            later.address,
+            later.epoch,
+        )
+        self._end_life(lambda: store_role(disk, paths, StoredRole(is_master=False, broker_id=later.free_id)))
+
+    def _end_life(self, between: Callable[[], object]) -> None:
+        """Stop, and do the work `between` before the next start."""
+        self.next_life = between
+        self.stopped.set()
 
     def _add_memory_tasks(self, broker: Broker, workers: Workers) -> None:
         """Collect garbage at quiet times, and return freed memory to the system."""
@@ -161,6 +237,12 @@ class BrokerApp:
             self.broker.parts.admission.stop()
         if self.exporter is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.exporter.close)
+        if self._watch is not None:
+            await self._watch.stop()
+        if self.following is not None:
+            await self.following.stop()
+        if self._replica_port is not None:
+            await self._replica_port.close()
         if self.registration is not None:
             await self.registration.stop()
         if self._server is not None:

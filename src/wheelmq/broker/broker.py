@@ -22,6 +22,8 @@ from wheelmq.broker.fast_send import SENDS
 from wheelmq.broker.handlers import bind_handlers
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.parts import Parts
+from wheelmq.broker.replication.master_link import MasterLink
+from wheelmq.broker.replication.replicas import ReplicaLink, ReplicaTransport
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.steps import FAILED_STEP_MS
 from wheelmq.broker.task_list import TaskList, TickTime
@@ -34,6 +36,8 @@ from wheelmq.system.workers import Workers
 
 log = logging.getLogger(__name__)
 
+FOLLOW_STEPS_MAX = 4
+"""Steps of a replica between two looks at its sockets. A step takes some milliseconds."""
 ROUNDS_MS = 2
 """Maximum milliseconds between ticks while rounds run. A tick has 21 steps and does not follow each round."""
 
@@ -55,6 +59,7 @@ class Broker:
         )
         self.tasks = TaskList(broker_tasks(parts), parts.steps)
         self._clock, self._health, self._records = parts.clock, parts.health, parts.records
+        self._replicas = parts.replicas
         self._ticks, self._steps = parts.ticks, parts.steps
         self._received = 0
         """Bytes received since the last tick."""
@@ -97,6 +102,38 @@ class Broker:
         self.parts.calls.drop(connection)
         self.parts.member_changes.note_left(self.parts.clients.lose(connection))
 
+    # Called by the HA port -----------------------------------------------------------------------------------------
+
+    def open_replica(self, transport: ReplicaTransport, peer: str) -> ReplicaLink | None:
+        """Take a connection of a replica. Returns None if this broker is no master: close it then."""
+        return self._replicas.open(transport, peer)
+
+    def receive_of_replica(self, link: ReplicaLink, data: bytes) -> None:
+        """Take bytes of a replica. The end of the next round sends the answers that waited for its report."""
+        self._replicas.receive(link, data)
+        self.parts.acks.poll(self._clock.monotonic_ms())
+
+    def lose_replica(self, link: ReplicaLink) -> None:
+        """Forget a closed connection of a replica."""
+        self._replicas.lost(link)
+
+    def follow(self, link: MasterLink, data: bytes) -> bytes:
+        """Take bytes of the master, and apply the records that are whole. Returns the bytes to send.
+
+        Raises MasterWrong, MustTruncate, NotNext, LogDamaged, DiskFull.
+        """
+        now_ms = self._clock.monotonic_ms()
+        replica_log = self.parts.replica_log
+        out = link.receive(data, now_ms) if data else b""
+        for _ in range(FOLLOW_STEPS_MAX):
+            if not replica_log.has_more():
+                break
+            replica_log.take()
+            self._records.run()
+        return out + link.report(now_ms)
+
+    # The end of a round, and ticks ---------------------------------------------------------------------------------
+
     def end_round(self) -> bool:
         """Finish the round of reading. Returns whether a tick is due. Does nothing once the broker has failed."""
         if self._health.failure is not None:
@@ -116,6 +153,8 @@ class Broker:
         self._ticks.begin()
         self._steps.begin()
         self._records.run()
+        if self._replicas.links:
+            self._replicas.push()
         self._served_s += self._ticks.elapsed_s
         self._end(worked=True)
         self._has_served = True

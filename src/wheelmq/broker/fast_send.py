@@ -13,9 +13,9 @@ import numpy.typing as npt
 from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.connection import Connection
+from wheelmq.broker.durability import Durability
 from wheelmq.broker.fast import send
 from wheelmq.broker.fast import send_fields as fields
-from wheelmq.broker.flush import Flush
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.put_times import PutTimes
 from wheelmq.broker.settings import BrokerSettings
@@ -43,7 +43,7 @@ class FastSend:
         congestion: Congestion,
         arrays: TopicArrays,
         settings: BrokerSettings,
-        flush: Flush,
+        durability: Durability,
         *,
         admission: Admission,
         overload: OverloadGuard,
@@ -58,7 +58,7 @@ class FastSend:
         self._congestion = congestion
         self._arrays = arrays
         self._settings = settings
-        self._flush = flush
+        self._durability = durability
         self._admission = admission
         self._overload = overload
         self._hooks = hooks
@@ -90,7 +90,7 @@ class FastSend:
             fields.PRECISION_MS: settings.timer.precision_ms,
             fields.DELAY_MS_MAX: settings.timer.max_delay_seconds * 1000,
             fields.TIMER_ON: int(settings.timer.enable),
-            fields.SYNC: int(self._flush.is_sync),
+            fields.SYNC: int(self._durability.is_sync),
             fields.TIMER_ROW: self._queues.row(TIMER_TOPIC, 0),
             fields.SLOT_LIMIT: congestion.limit if congestion.is_limited else -1,
         }
@@ -166,11 +166,11 @@ class FastSend:
         )
 
     def _answer(self, connection: Connection, count: int) -> None:
-        """Send the answers that the kernel wrote, now or once the log is on disk."""
+        """Send the answers that the kernel wrote, now or once the log is safe."""
         if not count:
             return
         frames = self._out[:count].tobytes()
-        if self._flush.is_sync:
-            self._flush.answer_when_durable(self._log.end, connection, frames)
+        if self._durability.is_sync:
+            self._durability.answer_when_safe(self._log.end, connection, frames)
         else:
             connection.send(frames)

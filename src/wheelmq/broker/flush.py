@@ -1,9 +1,10 @@
 """Flushing off the loop: at most one flush of the log and one of the blocks run at a time.
 
-With SYNC_FLUSH, an answer waits for its log position, or for its message in a block. One flush frees all answers that
-waited before it began (group commit). With ASYNC_FLUSH, a flush runs every interval. A flush of few pages may wait
-longer, up to the longer interval. While a burst of due messages leaves, a flush may wait for several intervals. A plan
-of the timer requests a flush when it needs one.
+With SYNC_FLUSH, an answer waits for its log position, or for its message in a block (`durability`). One flush frees
+all answers that waited before it began (group commit). An answer that waits for the log does not wait for the files of
+blocks. With ASYNC_FLUSH, a flush runs every interval. A flush of few pages may wait longer, up to the longer interval.
+While a burst of due messages leaves, a flush may wait for several intervals. A plan of the timer requests a flush when
+it needs one.
 
 A failed fsync is final: the kernel may have dropped the pages, so nothing may be acknowledged any more.
 """
@@ -13,20 +14,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
-import msgspec
-
 from wheelmq.broker.admission.store_health import StoreHealth
-from wheelmq.broker.answers import Answer, Deferred
-from wheelmq.broker.connection import Connection
 from wheelmq.broker.settings import FlushMode, FlushSettings
 from wheelmq.delay.blocks.blocks import Blocks, Note
 from wheelmq.formats.units import LogPosition
-from wheelmq.formats.wire import frame
-from wheelmq.formats.wire.codes import ResponseCode
-from wheelmq.formats.wire.frame import Command
 from wheelmq.store.store import Store
 from wheelmq.system.memory import PHYSICAL_BYTES
 from wheelmq.system.single_flight import SingleFlight
@@ -110,33 +103,19 @@ class Flush:
     def is_sync(self) -> bool:
         return self._settings.mode is FlushMode.SYNC
 
-    def answer_when_durable(self, position: LogPosition, connection: Connection, frames: bytes) -> None:
-        """Send `frames`, which the kernel wrote, once the log is on disk up to `position`.
-
-        After a failure or a timeout, the answers in `frames` say FLUSH_DISK_TIMEOUT.
-        """
+    def wait_for_log(self, position: LogPosition, end: End) -> None:
+        """Call `end` once the log is on disk up to `position`, or with False after a failure or a timeout."""
         if position <= self._store.log.synced:
-            connection.send(frames)
+            end(True)
         else:
-            self._wait(self._of_log, position, partial(_send, connection, frames))
+            self._wait(self._of_log, position, end)
 
-    def defer(self, reply: Command, position: LogPosition, late: Command | None = None) -> Answer:
-        """Return `reply` as an answer that waits until the log is on disk up to `position`.
-
-        After a failure or a timeout, `late` is given, or `reply` with FLUSH_DISK_TIMEOUT if `late` is None.
-        """
-        return self._defer(self._of_log, position, self._store.log.synced, reply, late)
-
-    def defer_for_blocks(self, reply: Command, put_count: int) -> Answer:
+    def wait_for_blocks(self, put_count: int, end: End) -> None:
         """Do the same once the first `put_count` messages of blocks since the start are on disk."""
-        return self._defer(self._of_blocks, put_count, self._blocks.synced, reply, None)
-
-    def _defer(self, side: _Side, upto: int, synced: int, reply: Command, late: Command | None) -> Answer:
-        if upto <= synced:
-            return reply
-        answer = Deferred(reply)
-        self._wait(side, upto, partial(_give, answer, late))
-        return answer
+        if put_count <= self._blocks.synced:
+            end(True)
+        else:
+            self._wait(self._of_blocks, put_count, end)
 
     def _wait(self, side: _Side, upto: int, end: End) -> None:
         if self._health.failure is not None:
@@ -231,30 +210,3 @@ class Flush:
     def _flush_failed(self, error: Exception) -> None:
         log.critical("a flush of the log failed: %s", error)
         self._health.fail(error)
-
-
-def _give(answer: Deferred, late: Command | None, is_durable: bool) -> None:
-    """Give the reply that waited for the disk, or what replaces it."""
-    assert answer.reply is not None
-    if is_durable:
-        answer.give(answer.reply)
-    else:
-        answer.give(_as_timed_out(answer.reply) if late is None else late)
-
-
-def _send(connection: Connection, frames: bytes, is_durable: bool) -> None:
-    connection.send(frames if is_durable else _all_as_timed_out(frames))
-
-
-def _as_timed_out(reply: Command) -> Command:
-    """Return `reply` with FLUSH_DISK_TIMEOUT: the message is stored, and may not be on disk."""
-    return msgspec.structs.replace(reply, code=int(ResponseCode.FLUSH_DISK_TIMEOUT))
-
-
-def _all_as_timed_out(frames: bytes) -> bytes:
-    changed = []
-    at = 0
-    while (end := frame.frame_end(frames, at, len(frames))) is not None:
-        changed.append(frame.encode(_as_timed_out(frame.decode(frames, at, end))))
-        at = end
-    return b"".join(changed)

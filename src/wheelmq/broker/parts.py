@@ -13,6 +13,7 @@ from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.context import Context
 from wheelmq.broker.count_audit import CountAudit
+from wheelmq.broker.durability import Durability
 from wheelmq.broker.fast_release import FastRelease
 from wheelmq.broker.fast_send import FastSend
 from wheelmq.broker.flush import Flush
@@ -25,8 +26,12 @@ from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.opening import open_engine
 from wheelmq.broker.puts import Puts
 from wheelmq.broker.record_dispatch import RecordDispatch
+from wheelmq.broker.replication.acks import ReplicaAcks
+from wheelmq.broker.replication.epochs import Epochs
 from wheelmq.broker.replication.promotion import Promotion
 from wheelmq.broker.replication.replica_log import ReplicaLog
+from wheelmq.broker.replication.replicas import Replicas
+from wheelmq.broker.replication.replication import Replication
 from wheelmq.broker.replication.role import Role
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
@@ -82,12 +87,13 @@ class Parts:
         """Open the store and compose the parts. `shell_figures` returns the counters of the sockets, by name."""
         self.hooks = hooks or Hooks()
         self.settings, self.clock = settings, clock
-        self.health, self.role = StoreHealth(clock), Role(settings)
+        self.health = StoreHealth(clock)
         self.disk, self.workers, self.randomness = disk, workers, randomness
         self.engine, recovered_ends = open_engine(settings, disk=disk, clock=clock, workers=workers)
         self.store, self.timer, self.block_scheduler = self.engine.store, self.engine.timer, self.engine.block_scheduler
         self.generations, self.searches, self.index = self.engine.generations, self.engine.searches, self.engine.index
         self.paths, self.host = self.store.paths, self.engine.host
+        self.role = Role(settings, disk, self.paths)
         self._open_tables()
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.transactions = Transactions(
@@ -99,6 +105,7 @@ class Parts:
         self.preallocator = self._open_preallocator()
         self.expiry = self._open_expiry()
         self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings.flush, self.health)
+        self._open_replication()
         self.holds, self.calls = Holds(clock), Calls()
         self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings.consumers)
         topic_arrays = TopicArrays(self.topics, self.store.queues, settings) if jit.available() else None
@@ -124,7 +131,7 @@ class Parts:
             self.transactions, self.store, settings, self.role, self.clients, self.calls, self.admission.rejection
         )
         self.records = RecordDispatch(self.engine, self.stats, self.holds, self.health, self.steps)
-        self.promotion = Promotion(self.role, self.replica_log, self.records, self.transactions)
+        self.replication = self._compose_replication()
         self.puts = self._open_puts()
         self.context = self._open_context()
         self.metric_sources = self._open_metric_sources(shell_figures)
@@ -136,7 +143,7 @@ class Parts:
         return Puts(
             self.engine,
             self.transactions,
-            self.flush,
+            self.durability,
             self.settings,
             admission=self.admission,
             health=self.health,
@@ -190,6 +197,35 @@ class Parts:
             shell_figures=shell_figures,
         )
 
+    def _open_replication(self) -> None:
+        settings = self.settings.replication
+        self.epochs = Epochs(self.disk, self.paths)
+        self.replicas = Replicas(self.store.log, self.epochs, self.role, settings, self.clock)
+        self.acks = ReplicaAcks(self.replicas, settings, self.clock)
+        self.durability = Durability(self.flush, self.replicas, self.acks)
+
+    def _compose_replication(self) -> Replication:
+        promotion = Promotion(
+            self.store,
+            self.role,
+            self.epochs,
+            self.replica_log,
+            self.records,
+            self.transactions,
+            self.topics,
+        )
+        return Replication(
+            self.store,
+            self.role,
+            self.epochs,
+            self.replicas,
+            self.acks,
+            self.replica_log,
+            promotion,
+            self.topics,
+            self.randomness,
+        )
+
     def _open_timer_upkeep(self) -> None:
         settings, workers = self.settings, self.workers
         self.timer_metrics, self.timer_rates = TimerMetricsTable(self.timer), TimerRates(self.timer, self.releaser)
@@ -221,7 +257,7 @@ class Parts:
             self.timer.congestion,
             arrays,
             self.settings,
-            self.flush,
+            self.durability,
             admission=self.admission,
             overload=self.overload,
             hooks=self.hooks,

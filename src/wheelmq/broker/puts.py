@@ -16,8 +16,8 @@ from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.answers import Answer, PeerError
+from wheelmq.broker.durability import Durability
 from wheelmq.broker.engine import Engine
-from wheelmq.broker.flush import Flush
 from wheelmq.broker.put_times import PutTimes
 from wheelmq.broker.request import Request
 from wheelmq.broker.settings import BrokerSettings
@@ -88,7 +88,7 @@ class Puts:
         self,
         engine: Engine,
         transactions: Transactions,
-        flush: Flush,
+        durability: Durability,
         settings: BrokerSettings,
         *,
         admission: Admission,
@@ -99,7 +99,7 @@ class Puts:
     ) -> None:
         self._store, self._timer, self._block_scheduler = engine.store, engine.timer, engine.block_scheduler
         self._generations = engine.generations
-        self._transactions, self._flush = transactions, flush
+        self._transactions, self._durability = transactions, durability
         self._settings = settings
         self._park_settings = ParkSettings(settings.timer, settings.levels.levels_ms)
         self._admission, self._health, self._put_times = admission, health, put_times
@@ -229,8 +229,9 @@ class Puts:
         for name in props.OWN:
             message.properties.pop(name, None)
 
-    def waits_for_disk(self, request: Request, message: Message) -> bool:
-        if request.command.is_oneway or not self._flush.is_sync:
+    def waits(self, request: Request, message: Message) -> bool:
+        """Return whether the sender of `message` waits for disk or replicas, by the settings and the message's WAIT."""
+        if request.command.is_oneway or not self._durability.is_sync:
             return False
         return java_boolean(message.properties.get(props.WAIT, "true"))
 
@@ -243,15 +244,15 @@ class Puts:
         *,
         late: Command | None = None,
     ) -> Answer:
-        """Return `answer` now, or once the log is on disk up to `end` if the sender waits for that.
+        """Return `answer` now, or once the log up to `end` is safe if the sender waits for that.
 
-        `late` is the answer if that takes too long. Without it, `answer` gets the code FLUSH_DISK_TIMEOUT.
+        `late` is the answer if that takes too long. Without it, `answer` gets the code that says so.
         """
-        return self._flush.defer(answer, end, late) if self.waits_for_disk(request, message) else answer
+        return self._durability.defer(answer, end, late) if self.waits(request, message) else answer
 
     def answer_when_in_block(self, answer: Command) -> Answer:
-        """Return `answer` once all messages that were put into blocks are on disk."""
-        return self._flush.defer_for_blocks(answer, self._block_scheduler.blocks.end)
+        """Return `answer` once all messages that were put into blocks are safe."""
+        return self._durability.defer_for_blocks(answer, self._block_scheduler.blocks.end)
 
 
 def check_writable(settings: BrokerSettings) -> None:

@@ -8,6 +8,7 @@ import logging
 import zlib
 from collections.abc import Callable
 
+from wheelmq.broker.replication.replication import MasterAddress, Replication
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.topics import Topics
 from wheelmq.formats.wire import bodies, headers
@@ -30,10 +31,11 @@ core."""
 class Registrar:
     """Keeps the broker registered at every name server. A name server that is down or hangs delays no other."""
 
-    def __init__(self, settings: BrokerSettings, topics: Topics, clock: Clock) -> None:
+    def __init__(self, settings: BrokerSettings, topics: Topics, replication: Replication, clock: Clock) -> None:
         self._topics = topics
         self._servers = [
-            _NameServer(address, settings, topics, clock, self._check_all) for address in settings.broker.namesrv
+            _NameServer(address, settings, topics, replication, clock, self._check_all)
+            for address in settings.broker.namesrv
         ]
         self.registered = asyncio.Event()
         """Set once every name server has accepted a registration."""
@@ -46,8 +48,16 @@ class Registrar:
     def poll(self) -> None:
         if self._topics.changed:
             self._topics.note_registration()
-            for server in self._servers:
-                server.wanted.set()
+            self.register_soon()
+
+    def register_soon(self) -> None:
+        """Register at all name servers without waiting for the period."""
+        for server in self._servers:
+            server.wanted.set()
+
+    def master(self) -> MasterAddress | None:
+        """Return the addresses of the master of this slave, as the first name server that knows them says."""
+        return next((server.master for server in self._servers if server.master is not None), None)
 
     async def stop(self) -> None:
         await asyncio.gather(*(server.stop() for server in self._servers))
@@ -61,9 +71,16 @@ class _NameServer:
     """One name server, and whether it knows the broker."""
 
     def __init__(
-        self, address: str, settings: BrokerSettings, topics: Topics, clock: Clock, registered: Callable[[], None]
+        self,
+        address: str,
+        settings: BrokerSettings,
+        topics: Topics,
+        replication: Replication,
+        clock: Clock,
+        registered: Callable[[], None],
     ) -> None:
         self._settings = settings
+        self._replication = replication
         self._topics = topics
         self._clock = clock
         self._registered = registered
@@ -71,6 +88,9 @@ class _NameServer:
         self.wanted = asyncio.Event()
         """Set to register before the period is over."""
         self.is_registered = False
+        """Whether it has accepted a registration."""
+        self.master: MasterAddress | None = None
+        """The master of this slave, as the last answer names it."""
         self._caller = RpcClient(address, on_lost=self.wanted.set)
         self._task: asyncio.Task[None] | None = None
 
@@ -81,7 +101,9 @@ class _NameServer:
         if self._task is not None:
             self._task.cancel()
         try:
-            await self._caller.ask(Command(code=RequestCode.UNREGISTER_BROKER, ext=_header(self._settings)), 1.0)
+            await self._caller.ask(
+                Command(code=RequestCode.UNREGISTER_BROKER, ext=_header(self._settings, self._replication)), 1.0
+            )
         except (CallError, Refused) as error:
             log.info("the broker could not unregister at name server %s: %s", self._caller.address, error)
         await self._caller.close()
@@ -91,7 +113,7 @@ class _NameServer:
         while True:
             self.wanted.clear()
             began_s = self._clock.monotonic()
-            command = register_command(self._settings, self._topics)
+            command = register_command(self._settings, self._topics, self._replication)
             rest_s = ENCODING_REST * (self._clock.monotonic() - began_s)
             succeeded = await self._register(command)
             await asyncio.sleep(rest_s)
@@ -110,6 +132,7 @@ class _NameServer:
             self._caller.abort()  # else registrations pile up for a server that does not read
             return False
         self._find_twin(answer)
+        self.master = _master_in(answer)
         self.is_registered = True
         self._registered()
         return True
@@ -125,30 +148,37 @@ class _NameServer:
             "the routes of the other broker. Give one of the two another broker_name",
             self._caller.address,
             self._settings.broker.name,
-            self._settings.broker.id,
+            self._replication.role.broker_id,
             other,
         )
 
 
-def register_command(settings: BrokerSettings, topics: Topics) -> Command:
+def _master_in(answer: Command) -> MasterAddress | None:
+    """Return the addresses of the master in the answer to a registration of a slave."""
+    broker, ha = answer.ext.get("masterAddr"), answer.ext.get("haServerAddr")
+    return MasterAddress(broker, ha) if broker and ha and ":" in ha else None
+
+
+def register_command(settings: BrokerSettings, topics: Topics, replication: Replication) -> Command:
     """Return the request that registers the broker with all its topics.
 
-    Apache's header requires haServerAddr. It is empty because the broker accepts no replicas. A slave of Apache's that
-    joins this broker name then connects to no port of another service.
+    Apache's header requires haServerAddr. It is empty while the broker does not listen for replicas, so that a slave
+    that joins this broker name connects to no port of another service.
     """
     body = bodies.write(bodies.Registration(topic_config_serialize_wrapper=topics.wrapper()))
-    ext = _header(settings) | headers.texts(
-        haServerAddr="",
+    ha_port = replication.ha_port
+    ext = _header(settings, replication) | headers.texts(
+        haServerAddr=f"{settings.broker.ip}:{ha_port}" if ha_port else "",
         compressed=False,
         bodyCrc32=zlib.crc32(body) & 0x7FFF_FFFF,
     )
     return Command(code=RequestCode.REGISTER_BROKER, ext=ext, body=body)
 
 
-def _header(settings: BrokerSettings) -> dict[str, str]:
+def _header(settings: BrokerSettings, replication: Replication) -> dict[str, str]:
     return headers.texts(
         brokerName=settings.broker.name,
         brokerAddr=f"{settings.broker.ip}:{settings.broker.listen_port}",
         clusterName=settings.broker.cluster,
-        brokerId=settings.broker.id,
+        brokerId=replication.role.broker_id,
     )

@@ -40,8 +40,7 @@ class NodeSettings(SettingsTable, kw_only=True):
     name: Annotated[Name, Setting("broker_name", "brokerName")] = "broker-a"
     cluster: Annotated[Name, Setting("cluster", "brokerClusterName")] = "DefaultCluster"
     id: Annotated[Count, Setting("broker_id", "brokerId")] = 0
-    """0 is a master. With another id the broker is a slave for clients: it rejects sends, and nothing replicates to
-    it."""
+    """0 for a master. With another id the broker is a slave: it follows the master of its name."""
     ip: Annotated[str, Setting("broker_ip", "brokerIP1", narrower="an IPv4 address")] = "127.0.0.1"
     """The address in routes and message ids. Clients connect to it."""
     listen_host: Annotated[str, Setting("listen_host", "bindAddress")] = "127.0.0.1"

@@ -156,6 +156,12 @@ def _answer_tasks(parts: Parts) -> list[TickTask]:
         ),
         TickTask("notify members", lambda at: parts.member_changes.notify_members()),
         TickTask(
+            "replicas",
+            lambda at: parts.replicas.tick(at.monotonic_ms) if parts.replicas.links else None,
+            lambda at: parts.replicas.next_ms(at.monotonic_ms),
+        ),
+        TickTask("replica acks", lambda at: parts.acks.poll(at.monotonic_ms), lambda at: parts.acks.next_ms()),
+        TickTask(
             "flush",
             lambda at: parts.flush.tick(at.monotonic_ms, is_burst=parts.releaser.is_burst_leaving()),
             lambda at: parts.flush.next_ms(),

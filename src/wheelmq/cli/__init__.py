@@ -21,6 +21,7 @@ COMMANDS: Final = (
     "doctor",
     "broker",
     "nameserver",
+    "promote",
     "pipeline",
     "config",
 )

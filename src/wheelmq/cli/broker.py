@@ -62,6 +62,7 @@ def command(
 
     async def life(stop: asyncio.Event) -> int:
         from wheelmq.broker.app import BrokerApp
+        from wheelmq.broker.lives import live
         from wheelmq.broker.schema import BROKER
         from wheelmq.config.changes import Origin
 
@@ -85,15 +86,15 @@ def command(
                 f"broker_id={settings.broker.id}: a broker with an id other than 0 rejects sends, and `wheelmq up` "
                 "waits until its broker accepts them. Set broker_id=0, or run `wheelmq broker`"
             )
-        app = BrokerApp(settings, Origin(file, reading.given), hooks)
+        made: list[BrokerApp] = []
+
+        def make_app() -> BrokerApp:
+            app = BrokerApp(made[0].settings if made else settings, Origin(file, reading.given), hooks)
+            made.append(app)
+            return app
+
         with port_errors(settings.broker.listen_port, port_option):
-            await app.start()
-        _say_listening(app, as_json)
-        stopping = asyncio.create_task(stop.wait())
-        failing = asyncio.create_task(app.stopped.wait())
-        await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
-        failure = app.broker.parts.health.failure if app.broker is not None else None
-        await app.stop()
+            failure = await live(make_app, stop, lambda app: _say_listening(app, as_json))
         if failure is not None:
             _say_failed(failure, as_json)
         return 0 if failure is None else 1

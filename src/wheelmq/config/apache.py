@@ -40,7 +40,7 @@ def read(raw: bytes, file: str, schema: Schema[Any]) -> Reading:
     last = {one.name: one for one in found}
     places = {name: f"{file}, line {one.line}: {name}" for name, one in last.items()}
     reading = interpret({name: one.value for name, one in last.items()}, places, schema)
-    reading.notes += _of_addresses(reading.given, file, schema)
+    reading.notes += _of_addresses(reading.given, file, schema) + _of_role(reading.given, schema)
     reading.notes += [
         f"{file}, line {one.line}: {one.name} is given again in line {last[one.name].line}, which counts"
         for one in found
@@ -63,6 +63,17 @@ def _of_addresses(given: dict[str, Given], file: str, schema: Schema[Any]) -> li
         given["listen_host"] = Given("0.0.0.0", f"{file}, without bindAddress")
         return [f"{file} gives no bindAddress: WheelMQ listens on every address of the machine, as Apache does"]
     return [f"{file} gives no bindAddress: WheelMQ listens on 127.0.0.1, Apache on every address"]
+
+
+def _of_role(given: dict[str, Given], schema: Schema[Any]) -> list[str]:
+    """Give a master the id 0, as Apache does, and return a note if the file has another one."""
+    if "broker_id" not in schema.fields or "broker_id" not in given:
+        return []
+    (broker_id, where), role = given["broker_id"], given.get("broker_role")
+    if role is not None and role.value == "SLAVE":
+        return []
+    given["broker_id"] = Given(0, where)
+    return [] if str(broker_id) == "0" else [f"{where}={broker_id}: the id of a master is 0, as with Apache"]
 
 
 def interpret(values: Mapping[str, str], places: Mapping[str, str], schema: Schema[Any]) -> Reading:
@@ -140,10 +151,6 @@ def _units(value: str) -> tuple[Any, str]:
     return whole, "" if whole == int(value) else f"taken as {whole}, whole units, as Apache does"
 
 
-def _masters_id(value: str) -> tuple[Any, str]:
-    return 0, "" if value == "0" else "the id of a master is 0, as with Apache"
-
-
 def _within(least: int, most: int) -> Any:
     def convert(value: str) -> tuple[Any, str]:
         taken = min(max(int(value), least), most)
@@ -158,7 +165,6 @@ def _hours(value: str) -> tuple[Any, str]:
 
 _CONVERSIONS: Final[dict[str, Any]] = {
     "mappedFileSizeConsumeQueue": _units,
-    "brokerId": _masters_id,
     "registerNameServerPeriod": _within(10_000, 60_000),
     "diskMaxUsedSpaceRatio": _within(10, 95),
     "deleteWhen": _hours,

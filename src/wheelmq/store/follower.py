@@ -59,7 +59,7 @@ class LogFollower:
         self.taken: Rows = self._rows[:0]
         """The scanned rows of the last step. They are valid until the next one."""
         self.received_to = store.log.end
-        """End of the received bytes. It is behind the end of the log while a record is incomplete."""
+        """End of the received bytes. It is after the end of the log while a record is incomplete."""
 
     @property
     def has_records(self) -> bool:

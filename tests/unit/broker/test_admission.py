@@ -11,6 +11,7 @@ from wheelmq.broker.admission.put_status import CODES, PutFailed, PutStatus
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.admission.store_health import RETRY_MS, StoreHealth
 from wheelmq.broker.answers import PeerError
+from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.wire.codes import ResponseCode
@@ -30,7 +31,13 @@ class Parts:
         self.clock, self.disk = ManualClock(), SimulatedDisk()
         self.health, self.ticks = StoreHealth(self.clock), Ticks(self.clock)
         self.admission = Admission(
-            self.settings, self.health, self.clock, self.ticks, self.disk, StorePaths(self.settings.store.path)
+            self.settings,
+            Role(self.settings, self.disk, StorePaths(ROOT)),
+            self.health,
+            self.clock,
+            self.ticks,
+            self.disk,
+            StorePaths(self.settings.store.path),
         )
 
     def status(self) -> PutStatus | None:
@@ -76,7 +83,7 @@ def test_a_nearly_full_disk_rejects_messages_from_the_next_check_on() -> None:
 def test_the_reason_to_stop_comes_first() -> None:
     parts = Parts(broker_id=1)
     parts.health.reject_sends("the disk is full")
-    assert (parts.admission.rejection() or "").startswith("the broker has the id 1")
+    assert (parts.admission.rejection() or "").startswith("the broker is a slave with the id 1")
     parts.admission.stop()
     assert parts.admission.rejection() == "the broker is stopping"
 

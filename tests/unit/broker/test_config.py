@@ -35,7 +35,13 @@ def get(harness: BrokerHarness) -> tuple[dict[str, str], dict[str, int]]:
 
 
 def registered(harness: BrokerHarness) -> dict[str, Any]:
-    body = json.loads(bytes(register_command(harness.broker.parts.settings, harness.broker.parts.topics).body))
+    body = json.loads(
+        bytes(
+            register_command(
+                harness.broker.parts.settings, harness.broker.parts.topics, harness.broker.parts.replication
+            ).body
+        )
+    )
     return dict(body["topicConfigSerializeWrapper"]["topicConfigTable"])
 
 

@@ -76,6 +76,17 @@ ELSEWHERE: Final = {
     "transactionOpMsgMaxSize": "broker/test_transactions.py",
     "rejectTransactionMessage": "broker/test_transactions.py",
     "useServerSideResetOffset": "broker/test_resets.py",
+    "brokerRole": "broker/test_replicas.py",
+    "haFlowControlEnable": "broker/test_replicas.py",
+    "haHousekeepingInterval": "broker/test_replicas.py",
+    "haListenPort": "broker/test_following.py",
+    "haMasterAddress": "broker/test_following.py",
+    "haMaxGapNotInSync": "broker/test_replicas.py",
+    "haSendHeartbeatInterval": "broker/test_replicas.py",
+    "haTransferBatchSize": "broker/test_replicas.py",
+    "inSyncReplicas": "broker/test_replicas.py",
+    "maxHaTransferByteInSecond": "broker/test_replicas.py",
+    "slaveTimeout": "broker/test_replicas.py",
 }
 """The test files that set the field of each key."""
 
@@ -86,7 +97,9 @@ HERE: Final = Effects()
 def identity(folder: Path) -> None:
     chosen: dict[str, Any] = {"broker_name": "b", "cluster": "c", "broker_id": 7, "broker_ip": "10.1.2.3"}
     with BrokerHarness(folder, listen_port=777, **chosen) as harness:
-        ext = register_command(harness.broker.parts.settings, harness.broker.parts.topics).ext
+        ext = register_command(
+            harness.broker.parts.settings, harness.broker.parts.topics, harness.broker.parts.replication
+        ).ext
         registered = {name: ext[name] for name in ("brokerName", "clusterName", "brokerId", "brokerAddr")}
         assert registered == {"brokerName": "b", "clusterName": "c", "brokerId": "7", "brokerAddr": "10.1.2.3:777"}
         assert harness.send("T").code == ResponseCode.SYSTEM_BUSY
@@ -321,13 +334,13 @@ def listening(folder: Path) -> None:
         make = loop.create_server
 
         async def create_server(*arguments: Any, **options: Any) -> asyncio.Server:
-            backlogs.append(options["backlog"])
+            backlogs.append(options.get("backlog"))
             return await make(*arguments, **options)
 
         loop.create_server = create_server  # type: ignore[method-assign]
         await app.start()
         try:
-            assert app.exporter is not None and backlogs == [7, 7]  # the fast port too
+            assert app.exporter is not None and backlogs == [7, 7, None]  # the fast port, and the HA port
             for host, port in (("127.0.0.2", app.settings.broker.listen_port), ("127.0.0.3", app.exporter.port)):
                 socket.create_connection((host, port), 30).close()
                 with pytest.raises(ConnectionRefusedError):
@@ -356,7 +369,12 @@ def registration(folder: Path) -> None:
         with BrokerHarness(folder / str(answers), namesrv=(address,)) as harness:
             for name, value in chosen.items():
                 BROKER.set_value(harness.broker.parts.settings, name, value)  # below the smallest valid value
-            registration = Registrar(harness.broker.parts.settings, harness.broker.parts.topics, harness.clock)
+            registration = Registrar(
+                harness.broker.parts.settings,
+                harness.broker.parts.topics,
+                harness.broker.parts.replication,
+                harness.clock,
+            )
             registration.start()
             async with asyncio.timeout(60):
                 for _ in range(enough):

@@ -49,7 +49,9 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 async def registered(folder: Path, *servers: str, **settings: Any) -> AsyncIterator[tuple[BrokerHarness, Registrar]]:
     """Yield a broker that registers at `servers`."""
     with BrokerHarness(folder / "store", namesrv=servers, **settings) as harness:
-        registration = Registrar(harness.broker.parts.settings, harness.broker.parts.topics, harness.clock)
+        registration = Registrar(
+            harness.broker.parts.settings, harness.broker.parts.topics, harness.broker.parts.replication, harness.clock
+        )
         registration.start()
         try:
             yield harness, registration

@@ -1,10 +1,10 @@
-"""A broker with an id other than 0: clients take it for a slave, so it stores nothing for them."""
+"""A slave: it stores nothing for clients and releases nothing, until it is promoted."""
 
 from __future__ import annotations
 
 import base64
-import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +16,8 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.harness import BrokerHarness
 
-TEXT = "the broker has the id 1, so it is a slave and stores no messages"
+SLAVE: dict[str, Any] = {"broker_id": 1, "broker_role": "SLAVE"}
+TEXT = "the broker is a slave with the id 1: send to the master of its name"
 REJECT = f"[REJECTREQUEST]system busy, start flow control for a while ({TEXT})"
 
 
@@ -28,7 +29,7 @@ def stored(harness: BrokerHarness) -> int:
     "kernels", [pytest.param(True, marks=pytest.mark.kernels), pytest.param(False, marks=pytest.mark.plain)]
 )
 def test_a_slave_rejects_sends_of_every_kind(tmp_path: Path, kernels: bool) -> None:
-    with BrokerHarness(tmp_path, broker_id=1) as harness:
+    with BrokerHarness(tmp_path, **SLAVE) as harness:
         assert (harness.broker.parts.fast_send is not None) == kernels
         end = stored(harness)
         batch = harness.send_command("T", inner(b"a") + inner(b"b"), m=True)
@@ -47,7 +48,7 @@ def test_a_slave_rejects_sends_of_every_kind(tmp_path: Path, kernels: bool) -> N
 def test_a_slave_rejects_other_requests_that_store_messages(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, recall_enable=True) as harness:
         harness.send("T", b"pending", delay_ms=60_000)
-        harness.restart(broker_id=1)
+        harness.restart(**SLAVE)
         end = stored(harness)
         handle = base64.urlsafe_b64encode(f"v1 T broker-a {harness.now_ms + 60_000} K".encode()).decode()
         recall = Command(code=RequestCode.RECALL_MESSAGE, ext=headers.texts(topic="T", recallHandle=handle))
@@ -62,27 +63,35 @@ def test_a_slave_rejects_other_requests_that_store_messages(tmp_path: Path) -> N
         assert stored(harness) == end
 
 
-def test_a_slave_serves_pulls_and_releases_pending_messages(tmp_path: Path) -> None:
-    """The broker replicates nothing, so its pending messages exist in its own store only."""
+def test_a_slave_serves_pulls_and_releases_nothing(tmp_path: Path) -> None:
+    """Its master releases the messages. A copy of their release comes with the master's log."""
     with BrokerHarness(tmp_path) as harness:
         harness.send("T", b"old")
         harness.send("T", b"timer", delay_ms=3000)
         harness.send("T", b"level", properties={props.DELAY: "1"})
-        harness.restart(broker_id=1)
+        harness.restart(**SLAVE)
         assert [record.message.body for record in harness.pull("T").records] == [b"old"]
-        harness.advance(3000)
+        harness.advance(60_000)
+        assert harness.bodies("T") == [b"old"]
+        harness.broker.parts.replication.promote("the test")
+        harness.settle()
         assert harness.bodies("T") == [b"old", b"level", b"timer"]
 
 
-def test_a_slave_logs_one_warning_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    with BrokerHarness(tmp_path, broker_id=1):
-        (line,) = [record.getMessage() for record in caplog.records if "slave" in record.getMessage()]
-        assert line.startswith(TEXT) and "broker_id=0" in line
+def test_a_registration_names_the_ha_port_once_the_broker_listens_there(tmp_path: Path) -> None:
+    """Apache's name server requires the field. No slave may connect to the port of another service."""
+    with BrokerHarness(tmp_path) as harness:
+        parts = harness.broker.parts
+        for port, expected in ((0, ""), (10912, "127.0.0.1:10912")):
+            parts.replication.ha_port = port
+            ext = register_command(parts.settings, parts.topics, parts.replication).ext
+            assert ext["haServerAddr"] == expected
 
 
-@pytest.mark.parametrize("broker_id", [0, 1])
-def test_a_registration_names_no_address_for_replicas(tmp_path: Path, broker_id: int) -> None:
-    """Apache's name server requires the field. No slave of Apache's may connect to the port of another service."""
-    with BrokerHarness(tmp_path, broker_id=broker_id) as harness:
-        assert register_command(harness.broker.parts.settings, harness.broker.parts.topics).ext["haServerAddr"] == ""
+def test_the_store_remembers_a_promotion(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with BrokerHarness(tmp_path, **SLAVE) as harness:
+        harness.broker.parts.replication.promote("the test")
+        for clean in (True, False):
+            harness.restart(clean=clean)
+            assert harness.broker.parts.role.is_master and harness.send("T").code == ResponseCode.SUCCESS
+        assert "replicationRole.json" in caplog.text

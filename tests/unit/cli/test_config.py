@@ -85,6 +85,6 @@ def test_the_schema_is_json() -> None:
 
 
 def test_keys_prints_the_tables_of_settings() -> None:
-    assert "| brokerRole | String | | ASYNC_MASTER | refused | |" in run("config", "keys").output
+    assert "| duplicationEnable | boolean | | false | refused | |" in run("config", "keys").output
     assert "| `[timer]` | `precision_ms` |" in run("config", "keys", "--ours").output
     assert "| kvConfigPath |" in run("config", "keys", "--part", "nameserver").output

@@ -64,6 +64,7 @@ def test_the_file_that_apache_ships_is_read() -> None:
         "broker_id": 0,
         "delete_when": "04",
         "file_reserved_time": "48",
+        "broker_role": "ASYNC_MASTER",
         "flush_mode": "ASYNC_FLUSH",
     }
     [note] = reading.notes
@@ -112,11 +113,11 @@ def test_a_value_that_apache_silently_ignores_is_rejected(line: str, told: str) 
 
 def test_one_error_lists_all_problems() -> None:
     with pytest.raises(ConfigError) as caught:
-        read("aclEnable=true\nlistenPort=x\nbrokerRole=SLAVE\n")
+        read("aclEnable=true\nlistenPort=x\nduplicationEnable=true\n")
     assert [line.split(":")[1].strip() for line in str(caught.value).splitlines()] == [
         "aclEnable",
         "listenPort",
-        "brokerRole",
+        "duplicationEnable",
     ]
 
 

@@ -37,12 +37,19 @@ from wheelmq.broker.parts import Parts
 
 COMMON_ONLY: Final = (
     *(connections, consumption, groups, locks, offsets, pull, queues, recall),
-    *(relay, replicas, replies, resets, send_back, stats, topics),
+    *(relay, replies, resets, send_back, stats, topics),
 )
 """Modules whose handlers all take the context only."""
 TABLES: Final[tuple[HandlerTable[Any], ...]] = (
     *(COMMON, cleaning.HANDLERS, config.HANDLERS, members.HANDLERS, metrics.HANDLERS, pipeline.HANDLERS),
-    *(pipeline_read.HANDLERS, query.HANDLERS, runtime.HANDLERS, send.HANDLERS, transactions.HANDLERS),
+    *(
+        pipeline_read.HANDLERS,
+        query.HANDLERS,
+        replicas.HANDLERS,
+        runtime.HANDLERS,
+        send.HANDLERS,
+        transactions.HANDLERS,
+    ),
     *(timers.CHECK_POINT, timers.LISTINGS, timers.METRICS),
 )
 HANDLERS: Final = {code: handler for table in TABLES for code, handler in table.by_code.items()}
@@ -60,6 +67,7 @@ def bind_handlers(parts: Parts) -> dict[int, BoundHandler]:
         **pipeline.HANDLERS.bind(context, parts.pipeline),
         **pipeline_read.HANDLERS.bind(context, engine.timer, parts.pipeline),
         **query.HANDLERS.bind(context, engine),
+        **replicas.HANDLERS.bind(context, parts.replication),
         **runtime.HANDLERS.bind(sources),
         **send.HANDLERS.bind(context, parts.unique_ids),
         **timers.CHECK_POINT.bind(engine.timer, parts.releaser),

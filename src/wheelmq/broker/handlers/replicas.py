@@ -1,23 +1,112 @@
-"""GET_BROKER_HA_STATUS: the status of a master without replicas."""
+"""The state of replication, and the tables that a replica fetches."""
 
 from __future__ import annotations
 
-from wheelmq.broker.answers import Answer, reply
+from typing import Final
+
+import msgspec
+
+from wheelmq.broker.answers import Answer, PeerError, reply
+from wheelmq.broker.connection import peer_text
 from wheelmq.broker.context import Context
-from wheelmq.broker.handler_table import serves
+from wheelmq.broker.handler_table import HandlerTable
+from wheelmq.broker.replication.replication import Replication
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire import bodies
-from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.bodies import DataVersion
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.headers import HandOverHeader, PromoteHeader
+from wheelmq.formats.wire.replication_state import ReplicationState
+
+HANDLERS: Final[HandlerTable[[Context, Replication]]] = HandlerTable()
 
 
-@serves(RequestCode.GET_BROKER_HA_STATUS)
-def get_ha_status(request: Request, context: Context) -> Answer:
-    """Return the end of the log, and an empty list of replicas."""
+@HANDLERS.serves(RequestCode.GET_BROKER_HA_STATUS)
+def get_ha_status(request: Request, context: Context, replication: Replication) -> Answer:
+    """Return the end of the log, and the progress of each connected replica, or of the own one."""
+    end, replicas = context.store.log.end, replication.replicas
+    connections = []
+    for link in replicas.links:
+        progress = link.source.progress
+        behind = end - (progress.acked or 0)
+        connections.append(
+            {
+                "addr": link.peer,
+                "slaveAckOffset": progress.acked or 0,
+                "diff": behind,
+                "inSync": progress.acked is not None and behind < context.settings.replication.gap_bytes_max,
+                "transferredByteInSecond": link.rate.per_second,
+                "transferFromWhere": progress.sent,
+            }
+        )
     body = {
         "master": context.role.is_master,
-        "masterCommitLogMaxOffset": context.store.log.end,
-        "inSyncSlaveNums": 0,
-        "haConnectionInfo": [],
-        "haClientRuntimeInfo": {},
+        "masterCommitLogMaxOffset": end,
+        "inSyncSlaveNums": sum(bool(one["inSync"]) for one in connections),
+        "haConnectionInfo": connections,
+        "haClientRuntimeInfo": replication.following_info(),
     }
     return reply(body=bodies.write(body))
+
+
+@HANDLERS.serves(RequestCode.WMQ_REPLICATION_STATE)
+def get_state(request: Request, context: Context, replication: Replication) -> Answer:
+    """Return the role of the broker, its epoch, the ends of its log, and the versions of its tables."""
+    log, last = context.store.log, replication.epochs.last
+    node = context.settings.broker
+    state = ReplicationState(
+        broker_name=node.name,
+        cluster=node.cluster,
+        is_master=context.role.is_master,
+        broker_id=context.role.broker_id,
+        free_id=context.role.id_for_successor,
+        epoch=-1 if last is None else last.number,
+        ha_port=replication.ha_port,
+        log_start=log.start,
+        log_end=log.end,
+        confirmed=replication.replicas.confirmed,
+        versions={
+            "topics": _text(context.topics.version),
+            "groups": _text(context.groups.table().data_version),
+            "offsets": str(context.consumer_offsets.changes),
+            "filters": str(context.consumer_filters.changes),
+        },
+    )
+    return reply(body=msgspec.json.encode(state))
+
+
+def _text(version: DataVersion) -> str:
+    return f"{version.state_version}.{version.timestamp}.{version.counter}"
+
+
+@HANDLERS.serves(RequestCode.WMQ_GET_FILTERS)
+def get_filters(request: Request, context: Context, replication: Replication) -> Answer:
+    """Return the expressions of all groups in the form of consumerFilter.json."""
+    return reply(body=bodies.write(context.consumer_filters.table()))
+
+
+@HANDLERS.serves(RequestCode.WMQ_PROMOTE)
+def promote(request: Request, context: Context, replication: Replication) -> Answer:
+    """Make this slave the master of its broker name, under a new epoch."""
+    least_end, end = request.header(PromoteHeader).least_log_end, context.store.log.end
+    if context.role.is_master:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, "the broker is the master already")
+    if end < least_end:
+        raise PeerError(
+            ResponseCode.INVALID_PARAMETER,
+            f"the log of this slave ends at {end}, before {least_end}: it would lose messages as the master",
+        )
+    replication.promote(f"a request from {peer_text(request.connection)}")
+    return reply()
+
+
+@HANDLERS.serves(RequestCode.WMQ_HAND_OVER)
+def hand_over(request: Request, context: Context, replication: Replication) -> Answer:
+    """Stop being the master, for a slave that will be promoted next. Return the end of the log."""
+    successor = request.header(HandOverHeader).successor
+    if not context.role.is_master:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, "the broker is no master")
+    if not replication.replicas.links:
+        raise PeerError(ResponseCode.SLAVE_NOT_AVAILABLE, "no replica is connected to this master")
+    replication.hand_over(successor)
+    return reply(logEnd=context.store.log.end)

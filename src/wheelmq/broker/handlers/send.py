@@ -200,7 +200,7 @@ def _block_due_ms(context: Context, message: Message, asked_ms: Millis | None = 
 
 def _send_to_block(request: Request, context: Context, message: Message, due_ms: Millis) -> Answer:
     """Store a message in a block. The answer contains its origin in place of a log position."""
-    waits = context.puts.waits_for_disk(request, message)
+    waits = context.puts.waits(request, message)
     asked_queue = message.queue_id
     stored = context.puts.put_in_block(message, due_ms)
     answer = Command(code=ResponseCode.SUCCESS)

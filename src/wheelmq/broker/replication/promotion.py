@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import logging
-
 from wheelmq.broker.record_dispatch import RecordDispatch
+from wheelmq.broker.replication.epochs import Epochs
 from wheelmq.broker.replication.replica_log import ReplicaLog
 from wheelmq.broker.replication.role import Role
+from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.transactions.transactions import Transactions
-
-log = logging.getLogger(__name__)
+from wheelmq.store.store import Store
 
 
 class Promotion:
     """Changes the role of a running replica. Its next tick releases the messages that are due."""
 
     def __init__(
-        self, role: Role, replica_log: ReplicaLog, records: RecordDispatch, transactions: Transactions
+        self,
+        store: Store,
+        role: Role,
+        epochs: Epochs,
+        replica_log: ReplicaLog,
+        records: RecordDispatch,
+        transactions: Transactions,
+        topics: Topics,
     ) -> None:
+        self._store = store
         self._role = role
+        self._epochs = epochs
+        self._topics = topics
         self._replica_log = replica_log
         self._records = records
         self._transactions = transactions
 
-    def promote(self) -> None:
-        """Take over as the master. The connection to the former master must be closed.
+    def promote(self, epoch: int) -> None:
+        """Take over as the master of `epoch`, which begins at the end of the log. Raises OSError.
 
         Bytes of an incomplete record at the end are dropped.
         """
@@ -32,6 +41,7 @@ class Promotion:
             self._replica_log.take()
             self._records.run()
         self._replica_log.drop_incomplete()
+        self._epochs.begin(epoch, self._store.log.end)
         self._role.become_master()
         self._transactions.take_over()
-        log.warning("the broker is the master now")
+        self._topics.begin_epoch(epoch, (key for key, queue in self._store.queues.items() if queue.end > queue.start))

@@ -1,25 +1,84 @@
 """The present role of a broker: the master of its name, or a slave of it.
 
-The settings name the role of the first start. A promotion or an election changes it, and the store remembers it.
+The settings name the role of the first start. A promotion, an election or a later master changes it, and the store
+remembers the change.
 """
 
 from __future__ import annotations
 
+import logging
+
+from wheelmq.broker.replication.settings import BrokerRole
 from wheelmq.broker.settings import BrokerSettings
-from wheelmq.formats.wire.bodies import MASTER_ID
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.wire.bodies import MASTER_ID, Body, BodyError
+from wheelmq.store import config_file
+from wheelmq.system.disk import Disk
+
+log = logging.getLogger(__name__)
+
+
+class StoredRole(Body):
+    """replicationRole.json: the role that the broker took after its first start."""
+
+    is_master: bool
+    broker_id: int
+
+
+def store_role(disk: Disk, paths: StorePaths, stored: StoredRole) -> None:
+    """Remember a role for the next start. It is on disk on return. Raises OSError."""
+    config_file.save(disk, paths.replication_role, stored)
 
 
 class Role:
     """The role of one broker, which other parts ask when they need it."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, disk: Disk, paths: StorePaths) -> None:
+        """Take the role that the store remembers, or that of the settings. Raises OSError."""
+        self._settings, self._disk, self._paths = settings, disk, paths
         self.is_master = not settings.starts_as_slave
         """Whether the broker stores messages of clients and releases delayed ones."""
         self.broker_id = settings.broker.id
         """The id with which the broker registers. A master has 0."""
+        stored = self._load()
+        if stored is not None and (stored.is_master, stored.broker_id) != (self.is_master, self.broker_id):
+            self.is_master, self.broker_id = stored.is_master, stored.broker_id
+            log.warning(
+                "the broker starts as a %s with the id %d, as %s says. To let the settings choose, remove this file",
+                "master" if self.is_master else "slave",
+                self.broker_id,
+                paths.replication_role,
+            )
+
+    def _load(self) -> StoredRole | None:
+        path = self._paths.replication_role
+        try:
+            return config_file.load(self._disk, path, StoredRole)
+        except BodyError as error:
+            raise OSError(f"{path} is unreadable: {error}. Remove it, and the settings choose the role") from None
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether the broker is a master that answers a send once its replicas have it."""
+        return self.is_master and self._settings.replication.role is BrokerRole.SYNC_MASTER
+
+    @property
+    def id_for_successor(self) -> int:
+        """The id for the former master of a broker that took its place: the one that this broker had as a slave."""
+        return self._settings.broker.id or MASTER_ID + 1
 
     def become_master(self) -> None:
+        """Be the master from now on, and after the next start. Raises OSError."""
+        store_role(self._disk, self._paths, StoredRole(is_master=True, broker_id=MASTER_ID))
         self.is_master, self.broker_id = True, MASTER_ID
+
+    def pause(self) -> None:
+        """Be no master while another broker takes over. The store does not remember it."""
+        self.is_master = False
+
+    def resume(self) -> None:
+        """Be the master again after `pause`."""
+        self.is_master = True
 
     @property
     def slave_text(self) -> str:

@@ -56,4 +56,11 @@ class ReplicationSettings(SettingsTable, kw_only=True):
     ] = 100 << 20
     """Maximum bytes per second that the master sends to one replica."""
     master_address: Annotated[str, Setting("ha_master_address", "haMasterAddress")] = ""
-    """HA address of the master. Without it, a slave asks the name servers."""
+    """HA address of the master, HOST:PORT, in place of the one that the name servers give. If they know no master, the
+    slave follows its log alone."""
+
+    def check(self) -> None:
+        """Check the address of the master."""
+        host, _, port = self.master_address.rpartition(":")
+        if self.master_address and not (host and port.isdecimal() and 0 < int(port) < 65_536):
+            raise ValueError(f"ha_master_address is {self.master_address!r}: write HOST:PORT of the master's HA port")

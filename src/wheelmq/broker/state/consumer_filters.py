@@ -96,6 +96,8 @@ class ConsumerFilters:
         self._kept_ms = settings.filter_kept_ms
         self._by_group: dict[str, dict[str, ConsumerFilter]] = {}
         self._dirty = False
+        self.changes = 0
+        """Changes since the start. Replicas fetch the table when it differs."""
         self._is_on = settings.filter_by_properties
         """While it is off, the file stays as it is."""
         if self._is_on:
@@ -129,7 +131,7 @@ class ConsumerFilters:
         if not self._dirty:
             return None
         self._dirty = False
-        table = self._table()
+        table = self.table()
 
         def job() -> None:
             try:
@@ -155,13 +157,14 @@ class ConsumerFilters:
             return
         try:
             filters[subscription.topic] = self._made(group, subscription)
-            self._dirty = True
+            self._note_change()
         except ExpressionError as error:
             shown = subscription.sub_string[:SHOWN_CHARS]
             self._log.warn(
                 "filter", "group %s, topic %s: %r is not a valid filter: %s", group, subscription.topic, shown, error
             )
-            self._dirty |= filters.pop(subscription.topic, None) is not None
+            if filters.pop(subscription.topic, None) is not None:
+                self._note_change()
             if not filters:
                 del self._by_group[group]
 
@@ -179,7 +182,8 @@ class ConsumerFilters:
         return ConsumerFilter(data)
 
     def _revive(self, known: ConsumerFilter, version: int) -> None:
-        self._dirty |= known.is_dead or version != known.version
+        if known.is_dead or version != known.version:
+            self._note_change()
         known.data.client_version = version
         if known.is_dead:
             known.data.dead_time = 0
@@ -187,7 +191,7 @@ class ConsumerFilters:
     def _bury(self, known: ConsumerFilter) -> None:
         if not known.is_dead:
             known.data.dead_time = max(self._clock.now_ms(), known.data.born_time)
-            self._dirty = True
+            self._note_change()
 
     def _clean(self) -> None:
         before_ms = self._clock.now_ms() - self._kept_ms
@@ -196,13 +200,18 @@ class ConsumerFilters:
             del self._by_group[group][topic]
             if not self._by_group[group]:
                 del self._by_group[group]
-            self._dirty = True
+            self._note_change()
+
+    def _note_change(self) -> None:
+        self._dirty = True
+        self.changes += 1
 
     def _all(self) -> Iterator[ConsumerFilter]:
         for filters in self._by_group.values():
             yield from filters.values()
 
-    def _table(self) -> FilterTable:
+    def table(self) -> FilterTable:
+        """Return all filters in the form of consumerFilter.json."""
         table = FilterTable()
         for known in self._all():
             of_topic = table.filter_data_by_topic.setdefault(known.data.topic, TopicFilters(topic=known.data.topic))
@@ -211,10 +220,20 @@ class ConsumerFilters:
             of_topic.group_filter_data[known.data.consumer_group] = copy
         return table
 
+    def follow(self, table: FilterTable) -> None:
+        """Take over all filters of the master of this replica."""
+        if self._is_on:
+            self._by_group.clear()
+            self._take(table, self._clock.now_ms())
+            self._note_change()
+
     def _load(self) -> None:
         """Load the file. Filters that were alive are dead until a heartbeat registers them."""
         table = config_file.load(self._disk, self._path, FilterTable) or FilterTable()
-        died_ms = self._clock.now_ms() - DIED_BEFORE_START_MS
+        self._take(table, self._clock.now_ms() - DIED_BEFORE_START_MS)
+
+    def _take(self, table: FilterTable, died_ms: int) -> None:
+        """Add the filters of `table`. Filters without a time of death have died at `died_ms`."""
         for topic, of_topic in table.filter_data_by_topic.items():
             for group, data in of_topic.group_filter_data.items():
                 data.topic, data.consumer_group = topic, group

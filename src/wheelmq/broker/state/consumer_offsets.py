@@ -29,6 +29,8 @@ class ConsumerOffsets:
         self._path = paths.config_file("consumerOffset.json")
         self._table = config_file.load(disk, self._path, OffsetTable) or OffsetTable()
         self._dirty = False
+        self.changes = 0
+        """Changes since the start. Replicas fetch the table when it differs."""
         self._pulled: dict[str, dict[int, int]] = {}
         self._clamp(queue_end)
 
@@ -42,7 +44,16 @@ class ConsumerOffsets:
         queues = self._table.offset_table.setdefault(f"{topic}@{group}", {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self._dirty = True
+            self._note_change()
+
+    def _note_change(self) -> None:
+        self._dirty = True
+        self.changes += 1
+
+    def follow(self, table: OffsetTable) -> None:
+        """Take over all offsets of the master of this replica."""
+        self._table = table
+        self._note_change()
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the offset of `group`. Its next pull of the queue takes the reset.
@@ -96,7 +107,7 @@ class ConsumerOffsets:
         offsets = self._table.offset_table.get(f"{topic}@{source}")
         if offsets is not None:
             self._table.offset_table[f"{topic}@{target}"] = dict(offsets)
-            self._dirty = True
+            self._note_change()
 
     def remove(self, wanted: Callable[[str, str], bool]) -> int:
         """Delete offsets and resets where `wanted(group, topic)`. Returns the number of deleted pairs with offsets."""
@@ -107,7 +118,8 @@ class ConsumerOffsets:
         for topic, group in list(self._pairs(self._pulled)):
             if wanted(group, topic):
                 del self._pulled[f"{topic}@{group}"]
-        self._dirty |= bool(keys)
+        if keys:
+            self._note_change()
         return len(keys)
 
     def _pairs(self, table: Mapping[str, object] | None = None) -> Iterator[tuple[str, str]]:

@@ -63,6 +63,11 @@ class Groups:
         """Return the whole table. Do not change it."""
         return self._table
 
+    def follow(self, table: GroupTable) -> None:
+        """Take over all groups of the master of this replica, with their version."""
+        self._table = table
+        self.file.note_change()
+
     def put_all(self, configs: list[GroupConfig]) -> None:
         self._note_change()
         groups = self._table.subscription_group_table

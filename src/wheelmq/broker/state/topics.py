@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -194,6 +194,30 @@ class Topics:
         """Note that a registration with all changes up to now begins."""
         self._has_changed = False
 
+    def follow(self, table: TopicConfigTable) -> None:
+        """Take over all topics of the master of this replica, with their version."""
+        own = {name: config for name, config in self._table.items() if self.is_system(name)}
+        self._table = {**own, **table.topic_config_table}
+        self.version, self._has_changed = table.data_version, True
+        self._recent.clear()
+        self.changes += 1
+        self.file.note_change()
+
+    def begin_epoch(self, epoch: int, queues: Iterable[tuple[str, int]]) -> None:
+        """Begin a later state of the topics, so that a name server prefers this broker to an earlier master.
+
+        A topic of `queues` that is not in the table came to the former master after the last copy of its table.
+        """
+        for name, count in _queue_counts(queues).items():
+            if name not in self._table and names.topic_problem(name) is None:
+                log.warning("the topic %s is in the log, but not in topics.json: it gets %d queues", name, count)
+                self._table[name] = _config(name, count, READ_WRITE)
+        self.version = DataVersion(state_version=epoch, timestamp=self._clock.now_ms(), counter=1)
+        self._has_changed = True
+        self._recent.clear()
+        self.changes += 1
+        self.file.note_change()
+
     def renew_version(self) -> None:
         """Register all topics again with a new version, because settings of registrations have changed."""
         self._note_version()
@@ -201,7 +225,10 @@ class Topics:
         self.changes += 1
 
     def _note_version(self) -> None:
-        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        version = self.version
+        self.version = DataVersion(
+            state_version=version.state_version, timestamp=self._clock.now_ms(), counter=version.counter + 1
+        )
         self._has_changed = True
 
     def _change(self, changed: Mapping[str, TopicConfig | None]) -> None:
@@ -260,3 +287,11 @@ def _bound_queues(config: TopicConfig) -> None:
 
 def _config(name: str, queues: int, perm: int) -> TopicConfig:
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+
+def _queue_counts(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return the number of queues of each topic, up to its highest queue id."""
+    counts: dict[str, int] = {}
+    for name, queue_id in queues:
+        counts[name] = max(counts.get(name, 0), queue_id + 1)
+    return counts

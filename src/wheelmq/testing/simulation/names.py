@@ -67,7 +67,10 @@ class Names:
         broker.parts.topics.note_registration()
         if self._broker_connection is None:
             self._broker_connection = self._connect()
-        answer = self._ask(register_command(broker.parts.settings, broker.parts.topics), self._broker_connection)
+        answer = self._ask(
+            register_command(broker.parts.settings, broker.parts.topics, broker.parts.replication),
+            self._broker_connection,
+        )
         assert answer.code == ResponseCode.SUCCESS, answer
         self._next_ms = now_ms + broker.parts.settings.broker.register_period_ms
 

@@ -1,0 +1,210 @@
+"""The replicas of a master: the bytes for each of them, and the part of the log that they have.
+
+Times are monotonic milliseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Protocol
+
+from wheelmq.broker.replication.epochs import Epochs
+from wheelmq.broker.replication.rate import ByteRate
+from wheelmq.broker.replication.role import Role
+from wheelmq.broker.replication.settings import ReplicationSettings
+from wheelmq.broker.replication.source import UNKNOWN_REPLICA, ReplicaRejected, ReplicaSource
+from wheelmq.formats.units import LogPosition
+from wheelmq.store.commit_log import CommitLog
+from wheelmq.system.clock import Clock
+from wheelmq.system.rate_limited_log import RateLimitedLog
+
+log = logging.getLogger(__name__)
+
+PUSH_BYTES_MAX: Final = 4 << 20
+"""Bytes for one replica between two rounds. A replica that catches up must not delay the clients."""
+CHECK_MS: Final = 1000
+"""Time between two checks of an unfinished handshake, and of silent peers."""
+
+
+class ReplicaTransport(Protocol):
+    """The socket of a replica."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough bytes wait for the replica."""
+
+    def write(self, data: bytes | memoryview, /) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ReplicaLink:
+    """One connected replica."""
+
+    def __init__(
+        self, source: ReplicaSource, transport: ReplicaTransport, peer: str, settings: ReplicationSettings, now_ms: int
+    ) -> None:
+        self.source = source
+        self.peer = peer
+        self._transport = transport
+        self._settings = settings
+        self.read_ms = self.written_ms = now_ms
+        self._allowance_ms = now_ms
+        """Time up to which the rate is used up."""
+        self.rate = ByteRate(now_ms)
+
+    def push(self, confirmed: LogPosition, now_ms: int) -> None:
+        """Send the next bytes of the log, as far as the rate and the socket take them. Raises ReplicaRejected."""
+        transport = self._transport
+        if transport.is_full or now_ms < self._allowance_ms:
+            return
+        sent = 0
+        for head, data in self.source.frames(PUSH_BYTES_MAX, confirmed):
+            transport.write(head)
+            transport.write(data)
+            sent += len(data)
+            if transport.is_full or (self._settings.limits_rate and sent >= self._slice_bytes()):
+                break
+        if sent:
+            self.written_ms = now_ms
+            self.rate.add(sent, now_ms)
+            if self._settings.limits_rate:
+                self._allowance_ms = now_ms + sent * 1000 // self._settings.bytes_per_second_max
+
+    def next_ms(self, now_ms: int) -> int:
+        """Return when the link needs a tick: for the next bytes that the rate allows, or for its checks."""
+        return self._allowance_ms if self._allowance_ms > now_ms else now_ms + CHECK_MS
+
+    def _slice_bytes(self) -> int:
+        """Return the bytes of 20 ms at the maximum rate."""
+        return max(1, self._settings.bytes_per_second_max // 50)
+
+    def tick(self, confirmed: LogPosition, now_ms: int) -> None:
+        """Send a heartbeat if it is time, and end an unfinished handshake. Raises ReplicaRejected."""
+        if now_ms - self.read_ms >= self._settings.silence_ms_max:
+            raise ReplicaRejected(f"it said nothing for {self._settings.silence_ms_max} ms")
+        self.source.poll(now_ms)
+        if now_ms - self.written_ms >= self._settings.heartbeat_ms:
+            self.written_ms = now_ms
+            heartbeat = self.source.heartbeat(confirmed)
+            if heartbeat:
+                self._transport.write(heartbeat)
+
+    def receive(self, data: bytes, now_ms: int) -> bool:
+        """Take received bytes. Returns whether they held a report. Raises ReplicaRejected."""
+        self.read_ms = now_ms
+        reported = self.source.receive(data, now_ms)
+        greeting = self.source.greeting()
+        if greeting:
+            self._transport.write(greeting)
+        return reported
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class Replicas:
+    """The connected replicas, and the position up to which enough of them have the log."""
+
+    def __init__(
+        self, commit_log: CommitLog, epochs: Epochs, role: Role, settings: ReplicationSettings, clock: Clock
+    ) -> None:
+        self._commit_log = commit_log
+        self._epochs = epochs
+        self._role = role
+        self._settings = settings
+        self._clock = clock
+        self._log = RateLimitedLog(log, clock.monotonic)
+        self.links: dict[ReplicaLink, None] = {}
+        self._confirmed = commit_log.start
+
+    def open(self, transport: ReplicaTransport, peer: str) -> ReplicaLink | None:
+        """Take a new connection. Returns None if the broker is no master now."""
+        if not self._role.is_master:
+            return None
+        now_ms = self._clock.monotonic_ms()
+        source = ReplicaSource(self._commit_log, self._epochs, now_ms, self._settings.batch_bytes)
+        link = ReplicaLink(source, transport, peer, self._settings, now_ms)
+        self.links[link] = None
+        log.info("a replica connected from %s", peer)
+        return link
+
+    def receive(self, link: ReplicaLink, data: bytes) -> None:
+        """Take bytes that a replica sent."""
+        try:
+            if link.receive(data, self._clock.monotonic_ms()):
+                self._confirm()
+            link.push(self.confirmed, self._clock.monotonic_ms())
+        except ReplicaRejected as error:
+            self._reject(link, error)
+
+    def lost(self, link: ReplicaLink) -> None:
+        """Forget a closed connection."""
+        if self.links.pop(link, True) is None:
+            log.warning("the replica at %s is gone; it has the log up to %s", link.peer, link.source.progress.acked)
+
+    def push(self) -> None:
+        """Send the new bytes of the log to all replicas."""
+        now_ms = self._clock.monotonic_ms()
+        for link in list(self.links):
+            try:
+                link.push(self.confirmed, now_ms)
+            except ReplicaRejected as error:
+                self._reject(link, error)
+
+    def tick(self, now_ms: int) -> None:
+        """Send heartbeats, and close silent connections."""
+        for link in list(self.links):
+            try:
+                link.push(self.confirmed, now_ms)
+                link.tick(self.confirmed, now_ms)
+            except ReplicaRejected as error:
+                self._reject(link, error)
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """Return when `tick` has work; None without a replica."""
+        return min((link.next_ms(now_ms) for link in self.links), default=None)
+
+    def close_all(self) -> None:
+        """Close all connections, because the broker is a master no more."""
+        for link in list(self.links):
+            del self.links[link]
+            link.close()
+
+    # Progress ------------------------------------------------------------------------------------------------------
+
+    @property
+    def needed_acks(self) -> int:
+        """Replicas that must have a message before it counts as replicated."""
+        return self._settings.in_sync_replicas - 1 if self._role.is_sync else 0
+
+    @property
+    def confirmed(self) -> LogPosition:
+        """The log is on enough brokers up to this position."""
+        return self._confirmed if self.needed_acks else self._commit_log.end
+
+    @property
+    def are_available(self) -> bool:
+        """Whether enough replicas are connected and not too far behind (RocketMQ: isSlaveOK)."""
+        needed, reach = self.needed_acks, self._commit_log.end - self._settings.gap_bytes_max
+        return not needed or sum(end >= reach for end in self.acked()) >= needed
+
+    def acked(self) -> list[LogPosition]:
+        """Return the ends of the replicas' logs, the greatest first. Two connections of one replica count once."""
+        ends: dict[object, LogPosition] = {}
+        for link in self.links:
+            progress = link.source.progress
+            if progress.acked is not None:
+                key = progress.replica_id if progress.replica_id != UNKNOWN_REPLICA else link
+                ends[key] = max(ends.get(key, progress.acked), progress.acked)
+        return sorted(ends.values(), reverse=True)
+
+    def _confirm(self) -> None:
+        acked, needed = self.acked(), self.needed_acks
+        if needed and len(acked) >= needed and acked[needed - 1] > self._confirmed:
+            self._confirmed = acked[needed - 1]
+
+    def _reject(self, link: ReplicaLink, error: ReplicaRejected) -> None:
+        self.links.pop(link, None)
+        self._log.warn(link.peer, "the connection of the replica at %s is closed: %s", link.peer, error)
+        link.close()

@@ -1,0 +1,120 @@
+"""The replication of one broker: its role, its epochs, its replicas, and the master that it follows."""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from typing import Final, NamedTuple
+
+from wheelmq.broker.replication.acks import ReplicaAcks
+from wheelmq.broker.replication.epochs import Epochs
+from wheelmq.broker.replication.master_link import MasterLink
+from wheelmq.broker.replication.promotion import Promotion
+from wheelmq.broker.replication.replica_log import ReplicaLog
+from wheelmq.broker.replication.replicas import Replicas
+from wheelmq.broker.replication.role import Role
+from wheelmq.broker.state.topics import Topics
+from wheelmq.store.store import Store
+
+log = logging.getLogger(__name__)
+
+HAND_OVER_MS: Final = 15_000
+"""Time for a successor to become the master. Then a broker that handed over is the master again, if it can ask it."""
+
+
+class MasterAddress(NamedTuple):
+    """The addresses of a master: for requests, and for replicas."""
+
+    broker: str
+    ha: str
+
+
+class Replication:
+    """The parts that handlers, the HA port and the shell of a slave use."""
+
+    def __init__(
+        self,
+        store: Store,
+        role: Role,
+        epochs: Epochs,
+        replicas: Replicas,
+        acks: ReplicaAcks,
+        replica_log: ReplicaLog,
+        promotion: Promotion,
+        topics: Topics,
+        randomness: Random,
+    ) -> None:
+        self._store = store
+        self.role = role
+        self.epochs = epochs
+        self.replicas = replicas
+        self.acks = acks
+        self.replica_log = replica_log
+        self._promotion = promotion
+        self._randomness = randomness
+        self.ha_port = 0
+        """The port on which replicas connect; 0 while the broker does not listen there."""
+        self.link: MasterLink | None = None
+        """The connection to the master; None on a master, and between two connections."""
+        self.master_address = ""
+        self.successor: str | None = None
+        """The slave to which this broker hands over now."""
+        self._handed_over_ms = 0
+        if role.is_master:
+            self._begin_as_master(topics)
+
+    def _begin_as_master(self, topics: Topics) -> None:
+        """Begin an epoch unless the last stop was clean. Then no other log can differ within the last epoch."""
+        epochs, log_ = self.epochs, self._store.log
+        if epochs.last is None:
+            epochs.begin(epochs.next_number(self._randomness), log_.start)
+        elif not self._store.last_stop_was_clean:
+            epochs.begin(epochs.next_number(self._randomness), log_.end)
+        last = epochs.last
+        assert last is not None
+        if topics.version.state_version != last.number:
+            topics.begin_epoch(last.number, ())
+
+    def promote(self, why: str) -> None:
+        """Become the master, under a new epoch. The shell closes the connection to the former master."""
+        self.link = None
+        self._promotion.promote(self.epochs.next_number(self._randomness))
+        log.warning("this broker is the master now, after %s; its log ends at %d", why, self._store.log.end)
+
+    def hand_over(self, successor: str) -> None:
+        """Stop being the master, so that the slave at `successor` can get the last records and be promoted.
+
+        Connected replicas still get the log. `resume` takes it back.
+        """
+        self.successor, self._handed_over_ms = successor, self._store.clock.monotonic_ms()
+        self.role.pause()
+        self.acks.end_all()
+        log.warning("this broker hands over to the slave at %s; its log ends at %d", successor, self._store.log.end)
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether the successor had enough time to become the master."""
+        return self._store.clock.monotonic_ms() - self._handed_over_ms >= HAND_OVER_MS
+
+    def resume(self) -> None:
+        """Be the master again, because the successor did not take over."""
+        log.warning("the slave at %s did not take over: this broker is the master again", self.successor)
+        self.successor = None
+        self.role.resume()
+
+    def following_info(self) -> dict[str, object]:
+        """Return the state of the connection to the master, as GET_BROKER_HA_STATUS has it."""
+        link = self.link
+        if link is None:
+            return {}
+        return {
+            "masterAddr": self.master_address,
+            "maxOffset": self._store.log.end,
+            "masterFlushOffset": link.master_end,
+            "lastReadTimestamp": self._wall_ms(link.read_ms),
+            "isActivated": True,
+        }
+
+    def _wall_ms(self, monotonic_ms: int) -> int:
+        clock = self._store.clock
+        return clock.now_ms() - clock.monotonic_ms() + monotonic_ms

@@ -1,0 +1,29 @@
+"""Ask a broker for the state of its replication."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.replication_state import ReplicationState
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.net.rpc_client import RpcClient
+
+TIMEOUT_S: Final = 3.0
+
+
+async def state_of(requests: RpcClient) -> ReplicationState | None:
+    """Return the state of a WheelMQ broker, or None for a broker of Apache RocketMQ. Raises CallError, Refused."""
+    try:
+        answer = await requests.ask(Command(code=RequestCode.WMQ_REPLICATION_STATE), TIMEOUT_S)
+    except Refused as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        raise
+    try:
+        return msgspec.json.decode(answer.body, type=ReplicationState)
+    except msgspec.DecodeError as error:
+        raise CallError(f"the state of {requests.address} is unreadable: {error}") from None

@@ -1,0 +1,73 @@
+"""Copy the tables of the master to a slave: topics, groups, offsets, filters (RocketMQ: SlaveSynchronize)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from wheelmq.broker.parts import Parts
+from wheelmq.broker.replication.state_request import state_of
+from wheelmq.broker.state.consumer_filters import FilterTable
+from wheelmq.broker.state.consumer_offsets import OffsetTable
+from wheelmq.broker.state.groups import GroupTable
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.bodies import BodyError, TopicConfigTable
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.net.rpc_client import RpcClient
+from wheelmq.system.rate_limited_log import RateLimitedLog
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 1.0
+APACHE_INTERVAL_S: Final = 3.0
+"""Apache's slaves fetch whole tables each minute. Its master does not name the changed ones."""
+TIMEOUT_S: Final = 10.0
+
+
+class TableSync:
+    """Fetches the tables of one master that have changed."""
+
+    def __init__(self, parts: Parts, requests: RpcClient, *, is_apache: bool) -> None:
+        self._parts = parts
+        self._requests = requests
+        self._is_apache = is_apache
+        self._versions: dict[str, str] = {}
+        self._log = RateLimitedLog(log, parts.clock.monotonic)
+
+    async def run(self) -> None:
+        """Fetch tables until cancelled. Failures are logged and tried again."""
+        while True:
+            await asyncio.sleep(APACHE_INTERVAL_S if self._is_apache else INTERVAL_S)
+            try:
+                await self.run_once()
+            except (CallError, Refused, BodyError) as error:
+                self._log.warn("failed", "the tables of the master could not be copied: %s", error)
+
+    async def run_once(self) -> None:
+        """Fetch the tables that have changed since the last call. Raises CallError, Refused, BodyError."""
+        state = None if self._is_apache else await state_of(self._requests)
+        versions = {} if state is None else state.versions
+        parts = self._parts
+        if self._is_new("topics", versions):
+            parts.topics.follow(bodies.read(await self._fetch(RequestCode.GET_ALL_TOPIC_CONFIG), TopicConfigTable))
+        if self._is_new("groups", versions):
+            raw = await self._fetch(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            parts.groups.follow(bodies.read(raw, GroupTable))
+        if self._is_new("offsets", versions):
+            raw = await self._fetch(RequestCode.GET_ALL_CONSUMER_OFFSET)
+            parts.consumer_offsets.follow(bodies.read(raw, OffsetTable))
+        if not self._is_apache and self._is_new("filters", versions):
+            parts.consumer_filters.follow(bodies.read(await self._fetch(RequestCode.WMQ_GET_FILTERS), FilterTable))
+        self._versions = versions
+
+    def _is_new(self, table: str, versions: dict[str, str]) -> bool:
+        return table not in versions or versions[table] != self._versions.get(table)
+
+    async def _fetch(self, code: RequestCode) -> bytes:
+        answer = await self._requests.ask(Command(code=code), TIMEOUT_S)
+        if self._parts.role.is_master:
+            raise CallError("the broker is the master now")
+        return bytes(answer.body)

@@ -1,0 +1,107 @@
+"""Switch the master of a broker name: hand over from the present master, then promote a slave."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from wheelmq.formats.wire import bodies, headers
+from wheelmq.formats.wire.bodies import MASTER_ID, BodyError
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.replication_state import ReplicationState
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.net.sync_connection import SyncConnection
+
+CATCH_UP_S: Final = 10.0
+"""Time for the slave to get the last messages of the master."""
+POLL_S: Final = 0.02
+
+
+class SwitchRejected(Exception):
+    """The switch would lose messages, or the brokers are not those of one name. The text names the remedy."""
+
+
+@dataclass
+class Switched:
+    """The result of a switch."""
+
+    text: str
+    fields: dict[str, object] = field(default_factory=dict)
+
+
+def switch(broker: str, namesrv: str, *, force: bool) -> Switched:
+    """Make the slave at `broker` the master. Raises SwitchRejected, CallError, Refused."""
+    slave = SyncConnection(broker)
+    state = state_at(slave)
+    if state.is_master:
+        raise SwitchRejected(f"the broker at {broker} is the master already")
+    began_s = time.monotonic()
+    master = _master_of(state, namesrv)
+    least_end = 0
+    handed_over = False
+    if master is not None and master != broker:
+        least_end = _hand_over(slave, master, broker, force=force)
+        handed_over = least_end > 0
+    ext = headers.texts(leastLogEnd=least_end)
+    slave.ask(Command(code=RequestCode.WMQ_PROMOTE, ext=ext))
+    after = state_at(slave)
+    took_ms = round(1000 * (time.monotonic() - began_s))
+    how = f"the former master at {master} handed over" if handed_over else "the former master was not reachable"
+    text = f"{broker} is the master of {state.broker_name} now, epoch {after.epoch}, after {took_ms} ms: {how}."
+    fields = {"broker": broker, "epoch": after.epoch, "log_end": after.log_end, "took_ms": took_ms}
+    return Switched(text, {**fields, "handed_over": handed_over})
+
+
+def state_at(connection: SyncConnection) -> ReplicationState:
+    """Return the state of a broker's replication. Raises CallError, Refused."""
+    answer = connection.ask(Command(code=RequestCode.WMQ_REPLICATION_STATE))
+    try:
+        return msgspec.json.decode(answer.body, type=ReplicationState)
+    except msgspec.DecodeError as error:
+        raise CallError(f"the state of {connection.address} is unreadable: {error}") from None
+
+
+def _master_of(state: ReplicationState, namesrv: str) -> str | None:
+    """Return the address of the present master of the slave's broker name, or None if no name server knows one."""
+    ext = headers.texts(clusterName=state.cluster, brokerName=state.broker_name)
+    for server in filter(None, namesrv.split(";")):
+        try:
+            answer = SyncConnection(server).ask(Command(code=RequestCode.GET_BROKER_MEMBER_GROUP, ext=ext))
+            address = bodies.read(answer.body, bodies.MemberGroup).broker_member_group.broker_addrs.get(MASTER_ID)
+        except (CallError, Refused, BodyError):
+            continue
+        if address is not None:
+            return address
+    return None
+
+
+def _hand_over(slave: SyncConnection, master: str, successor: str, *, force: bool) -> int:
+    """Stop the master, and wait until the slave has its last message.
+
+    Returns the end of the master's log, or 0 with `force` if the master is not reachable. Raises SwitchRejected.
+    """
+    connection = SyncConnection(master)
+    try:
+        ext = headers.texts(successor=successor)
+        answer = connection.ask(Command(code=RequestCode.WMQ_HAND_OVER, ext=ext))
+    except (CallError, Refused) as error:
+        if force:
+            return 0
+        raise SwitchRejected(
+            f"the name server knows a master at {master}, which cannot hand over: {error}. With --force the slave "
+            "takes over without it, and messages that it has not got are lost"
+        ) from None
+    end = int(answer.ext["logEnd"])
+    deadline_s = time.monotonic() + CATCH_UP_S
+    while (reached := state_at(slave).log_end) < end:
+        if time.monotonic() > deadline_s:
+            raise SwitchRejected(
+                f"the slave has the log up to {reached}, and the master up to {end}: it did not catch up within "
+                f"{CATCH_UP_S:.0f} s. The master takes messages again. Look at the logs of both"
+            )
+        time.sleep(POLL_S)
+    return end

@@ -1,0 +1,237 @@
+"""A slave follows its master over real sockets: log, tables, promotions, and the return of a former master."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.client.conftest import SMALL, registered, until
+from wheelmq.broker.app import BrokerApp
+from wheelmq.broker.lives import live
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.cli.switch import SwitchRejected, switch
+from wheelmq.client import Producer
+from wheelmq.nameserver.app import NameServerApp
+from wheelmq.nameserver.settings import NameServerSettings
+
+SLAVE: dict[str, Any] = {"broker_id": 1, "broker_role": "SLAVE"}
+
+
+class Member:
+    """One broker of the name, which starts again by itself when its role changes."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.lives = 0
+        self._app: BrokerApp | None = None
+        self._stop = asyncio.Event()
+        self._started = asyncio.Event()
+        self._task: asyncio.Task[BaseException | None] | None = None
+
+    @property
+    def app(self) -> BrokerApp:
+        assert self._app is not None
+        return self._app
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.settings.broker.listen_port}"
+
+    @property
+    def is_master(self) -> bool:
+        return self.app.broker is not None and self.app.broker.parts.role.is_master
+
+    @property
+    def log_end(self) -> int:
+        assert self.app.broker is not None
+        return self.app.broker.parts.store.log.end
+
+    def stored(self, topic: str) -> int:
+        """Return the number of messages in the queues of a topic."""
+        assert self.app.broker is not None
+        queues = self.app.broker.parts.store.queues.items()
+        return sum(int(queue.end - queue.start) for (name, _), queue in queues if name == topic)
+
+    async def start(self) -> None:
+        self._stop.clear()
+        self._started.clear()
+
+        def make() -> BrokerApp:
+            self._app = BrokerApp(self.settings)
+            self.settings = self._app.settings
+            return self._app
+
+        def on_start(app: BrokerApp) -> None:
+            self.lives += 1
+            self._started.set()
+
+        self._task = asyncio.create_task(live(make, self._stop, on_start))
+        await asyncio.wait((self._task, asyncio.create_task(self._started.wait())), return_when="FIRST_COMPLETED")
+        if self._task.done():
+            raise AssertionError("the broker ended") from self._task.exception()
+
+    async def stop(self) -> None:
+        self._stop.set()
+        if self._task is not None:
+            await self._task
+            self._task = None
+
+
+class Group:
+    """A name server, and the brokers of one name."""
+
+    def __init__(self, folder: Path, namesrv: NameServerApp) -> None:
+        self.namesrv = f"127.0.0.1:{namesrv.port}"
+        self._folder = folder
+        self.members: list[Member] = []
+
+    async def add(self, **settings: Any) -> Member:
+        chosen = {**SMALL, "namesrv": (self.namesrv,), **settings}
+        store = self._folder / f"store-{len(self.members)}"
+        member = Member(BrokerSettings.of(store_path=store, listen_port=0, **chosen))
+        self.members.append(member)
+        await member.start()
+        await registered(member.app)
+        return member
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Group]:
+    namesrv = NameServerApp(NameServerSettings(kv_config_path=folder / "kvConfig.json", listen_port=0))
+    await namesrv.start()
+    group = Group(folder, namesrv)
+    try:
+        yield group
+    finally:
+        for member in group.members:
+            await member.stop()
+        await namesrv.stop()
+
+
+def play(folder: Path, scene: Callable[[Group], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with running(folder) as group:
+            await scene(group)
+
+    asyncio.run(run())
+
+
+async def send(group: Group, count: int, **options: Any) -> None:
+    async with Producer(group.namesrv) as producer:
+        for i in range(count):
+            await producer.send("T", b"%d" % i, **options)
+
+
+def test_a_slave_gets_log_and_tables(tmp_path: Path) -> None:
+    async def scene(group: Group) -> None:
+        master = await group.add()
+        await send(group, 20)
+        slave = await group.add(**SLAVE)
+        await until(lambda: slave.stored("T") == 20)
+        await send(group, 5, delay_ms=60_000)
+        await until(lambda: slave.log_end == master.log_end and slave.stored("rmq_sys_wheel_timer") == 5)
+        assert slave.app.broker is not None and master.app.broker is not None
+        mine, theirs = slave.app.broker.parts, master.app.broker.parts
+        theirs.consumer_offsets.commit("g", "T", 0, 3)
+        await until(lambda: mine.consumer_offsets.get("g", "T", 0) == 3)
+        assert mine.topics.get("T") == theirs.topics.get("T") and mine.topics.version == theirs.topics.version
+        assert mine.epochs.all == theirs.epochs.all
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_promoted_slave_takes_over_and_the_former_master_follows_it(tmp_path: Path, planned: bool) -> None:
+    async def scene(group: Group) -> None:
+        master = await group.add()
+        slave = await group.add(**SLAVE)
+        await send(group, 10)
+        await send(group, 5, delay_ms=1500)
+        await until(lambda: slave.log_end == master.log_end)
+        if not planned:
+            await master.stop()
+        done = await asyncio.to_thread(switch, slave.address, group.namesrv, force=False)
+        assert slave.is_master and done.fields["handed_over"] == planned
+        await until(lambda: slave.stored("T") == 15)
+        await send(group, 3)
+        if not planned:
+            await master.start()
+        await until(lambda: not master.is_master and master.stored("T") == slave.stored("T") == 18)
+        assert master.app.broker is not None and master.app.broker.parts.role.broker_id == 1
+        assert slave.app.broker is not None and master.log_end == slave.log_end
+
+    play(tmp_path, scene)
+
+
+def test_a_former_master_removes_the_records_that_no_replica_got(tmp_path: Path) -> None:
+    async def scene(group: Group) -> None:
+        master = await group.add()
+        slave = await group.add(**SLAVE)
+        await send(group, 10)
+        await until(lambda: slave.log_end == master.log_end)
+        assert slave.app.following is not None
+        await slave.app.following.stop()  # the network between them is cut
+        await send(group, 4)
+        await master.stop()
+        await asyncio.to_thread(switch, slave.address, group.namesrv, force=False)
+        await send(group, 2)
+        await master.start()
+        await until(lambda: master.lives >= 3 and master.stored("T") == 12 and master.log_end == slave.log_end)
+        assert not master.is_master
+
+    play(tmp_path, scene)
+
+
+def test_a_switch_to_a_slave_that_lags_for_ever_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wheelmq.cli.switch.CATCH_UP_S", 0.3)
+    monkeypatch.setattr("wheelmq.broker.replication.replication.HAND_OVER_MS", 500)
+
+    async def scene(group: Group) -> None:
+        master = await group.add()
+        slave = await group.add(**SLAVE)
+        other = await group.add(**{**SLAVE, "broker_id": 2})
+        await send(group, 1)
+        await until(lambda: slave.log_end == other.log_end == master.log_end)
+        assert slave.app.following is not None
+        await slave.app.following.stop()
+        await send(group, 4)
+        with pytest.raises(SwitchRejected, match="did not catch up"):
+            await asyncio.to_thread(switch, slave.address, group.namesrv, force=False)
+        assert not slave.is_master
+        await until(lambda: master.is_master)
+        await send(group, 1)
+
+    play(tmp_path, scene)
+
+
+def test_a_slave_without_a_name_server_follows_the_log_of_a_given_master(tmp_path: Path) -> None:
+    async def scene(group: Group) -> None:
+        master = await group.add()
+        await send(group, 3)
+        assert master.app.broker is not None
+        ha = f"127.0.0.1:{master.app.broker.parts.replication.ha_port}"
+        slave = Member(
+            BrokerSettings.of(store_path=tmp_path / "alone", listen_port=0, ha_master_address=ha, **SMALL, **SLAVE)
+        )
+        group.members.append(slave)
+        await slave.start()
+        await until(lambda: slave.stored("T") == 3)
+
+    play(tmp_path, scene)
+
+
+def test_a_taken_ha_port_is_logged_with_the_remedy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(group: Group) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            master = await group.add(ha_listen_port=port)
+            assert master.app.broker is not None and master.app.broker.parts.replication.ha_port == 0
+            assert f"HA port {port}" in caplog.text and "ha_listen_port" in caplog.text
+
+    play(tmp_path, scene)
