@@ -22,6 +22,7 @@ ALLOWED = {
     "delay/blocks/settlement.py": "picks its rows among those of the journal, many at once",
     "delay/levels/queues.py": "picks its streams among those of the journal and the armed messages",
     "delay/prefetch.py": "drops references of blocks, many at once",
+    "delay/snapshots.py": "drops the messages of blocks among those that the journal settles, many at once",
     "delay/timer/recovery/resume.py": "picks the streams of the commit log among those of the snapshot",
     "delay/timer/row_check.py": "checks many rows of a turn at once",
     "delay/timer/timer.py": "gives recovery the queues of the commit log before the table has its blocks",

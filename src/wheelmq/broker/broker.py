@@ -152,9 +152,9 @@ class Broker:
     def _finish_round(self) -> None:
         self._ticks.begin()
         self._steps.begin()
-        self._records.run()
         if self._replicas.links:
             self._replicas.push()
+        self._records.run()
         self._served_s += self._ticks.elapsed_s
         self._end(worked=True)
         self._has_served = True

@@ -117,7 +117,9 @@ class Parts:
         self.ticks, self.steps = Ticks(clock), Steps(clock.monotonic)
         self.pipeline = self._open_turns()
         self.overload = OverloadGuard(settings, self.role, self.health, clock, self.ticks)
-        self.admission = Admission(settings, self.role, self.health, clock, self.ticks, disk, self.paths)
+        self.admission = Admission(
+            settings, self.role, self.health, clock, self.ticks, disk, self.paths, self.store.journal
+        )
         self.table_saves = TableSaves(
             self.topics, self.groups, self.consumer_offsets, self.consumer_filters, workers.background
         )
@@ -130,7 +132,7 @@ class Parts:
         self.transaction_checks = TransactionChecks(
             self.transactions, self.store, settings, self.role, self.clients, self.calls, self.admission.rejection
         )
-        self.records = RecordDispatch(self.engine, self.stats, self.holds, self.health, self.steps)
+        self.records = RecordDispatch(self.engine, self.replicas, self.stats, self.holds, self.health, self.steps)
         self.replication = self._compose_replication()
         self.puts = self._open_puts()
         self.context = self._open_context()
@@ -213,6 +215,7 @@ class Parts:
             self.records,
             self.transactions,
             self.topics,
+            self.replicas,
         )
         return Replication(
             self.store,

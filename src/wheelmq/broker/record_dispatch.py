@@ -11,6 +11,7 @@ from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.arrivals import Arrivals
 from wheelmq.broker.engine import Engine
 from wheelmq.broker.holds import Holds
+from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.statistics import BrokerStats
 from wheelmq.broker.steps import Steps
 
@@ -23,8 +24,17 @@ DISPATCH: Final = "dispatch"
 class RecordDispatch:
     """Runs at the end of each round, and in each tick after the releases."""
 
-    def __init__(self, engine: Engine, stats: BrokerStats, holds: Holds, health: StoreHealth, steps: Steps) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        replicas: Replicas,
+        stats: BrokerStats,
+        holds: Holds,
+        health: StoreHealth,
+        steps: Steps,
+    ) -> None:
         self._store = engine.store
+        self._replicas = replicas
         self._pending = engine.timer.pending
         self._block_scheduler = engine.block_scheduler
         self._stats = stats
@@ -34,7 +44,16 @@ class RecordDispatch:
 
     @property
     def has_records(self) -> bool:
-        return self._store.journal.count > 0
+        """Whether records wait for their queue units, and enough replicas have them."""
+        return self._store.journal.count > 0 and (self._replicas.none_are_needed or self._count() > 0)
+
+    def next_ms(self) -> int | None:
+        """Return when records that wait for replicas may be dispatched anyway; None if there are none."""
+        return self._replicas.next_visible_ms() if self._store.journal.count else None
+
+    def _count(self) -> int:
+        """Return the number of records in the journal that consumers may see now."""
+        return self._store.dispatchable(self._replicas.visible_to())
 
     @property
     def has_failed(self) -> bool:
@@ -43,7 +62,7 @@ class RecordDispatch:
 
     def run(self) -> int:
         """Dispatch the new records. An error is logged and counted. Returns the number of records."""
-        if self._store.dispatched_to == self._store.log.end:
+        if self._store.dispatched_to == self._store.log.end or (self._store.journal.count and not self.has_records):
             return 0
         count: int | None = self._steps.run(DISPATCH, self._health.run_or_reject, self._dispatch)
         return count or 0
@@ -51,17 +70,17 @@ class RecordDispatch:
     def close(self) -> None:
         try:
             if self._store.dispatched_to < self._store.log.end:
-                self._dispatch()
+                self._store.dispatch()
         except Exception as error:
             log.error("queue units are missing, and the next start writes them: %s", error)
 
     def _dispatch(self) -> int:
         """Write queue units, then note timers, then wake requests. Returns the number of records.
 
-        The journal is empty after the first part. An error in the second part loses timers in memory, so it fails the
-        broker. The next start finds them in the log.
+        The records have left the journal after the first part. An error in the second part loses timers in memory, so
+        it fails the broker. The next start finds them in the log.
         """
-        rows, grown = self._store.dispatch()
+        rows, grown = self._store.dispatch(self._count())
         try:
             if self._pending.take_journal(rows):
                 self._block_scheduler.take_settled(rows)

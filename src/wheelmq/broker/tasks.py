@@ -60,7 +60,11 @@ def _periodic_tasks(parts: Parts) -> list[TickTask]:
 def _tick_tasks(parts: Parts) -> list[TickTask]:
     """Return the work of each tick in its order, and of a clean stop in its order."""
     run, pending, armed = parts.health.run_or_reject, parts.timer.pending, parts.timer.pending.armed
-    role = parts.role
+    role, journal = parts.role, parts.store.journal
+
+    def releases() -> bool:
+        return role.is_master and not journal.is_full
+
     release_s, rest = parts.settings.requests.release_slice_ms / 1000, _rest_of(parts)
     return [
         TickTask(CHORES, lambda at: parts.table_saves.poll(at.monotonic_ms), lambda at: parts.table_saves.next_ms()),
@@ -101,8 +105,8 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
         ),
         TickTask(
             "take due timers",
-            lambda at: parts.releaser.take_due(at.wall_ms) if role.is_master else None,
-            lambda at: at.after_wall_ms(armed.next_fire_ms()) if role.is_master else None,
+            lambda at: parts.releaser.take_due(at.wall_ms) if releases() else None,
+            lambda at: at.after_wall_ms(armed.next_fire_ms()) if releases() else None,
         ),
         TickTask(
             "release",
@@ -112,7 +116,7 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
         TickTask(
             DISPATCH,
             lambda at: parts.records.run(),
-            lambda at: at.monotonic_ms if parts.records.has_records else None,
+            lambda at: at.monotonic_ms if parts.records.has_records else parts.records.next_ms(),
             close=parts.records.close,
             closes_after_failure=True,
         ),

@@ -18,8 +18,9 @@ from wheelmq.delay.done import DoneBits
 from wheelmq.delay.timer.mark import Mark
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.index import IndexMark
-from wheelmq.formats.disk.origin import Stream
+from wheelmq.formats.disk.origin import KIND_BLOCK, KIND_SHIFT, Stream
 from wheelmq.formats.disk.snapshot import IndexedTimers, Snapshot
+from wheelmq.formats.kernels.journal import REAL_QUEUE, SETTLES
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.store import Store
@@ -35,6 +36,8 @@ RECORD_SIZE_BYTES: Final = 4
 
 class _Taken(NamedTuple):
     position: LogPosition
+    durable_from: LogPosition
+    """The log must be on disk up to here first. The done bits may come from records after `position`."""
     record_position: LogPosition
     record: memoryview
     store_ms: Millis
@@ -87,7 +90,7 @@ class Snapshots:
             if self.is_due(monotonic_ms):
                 self._taken = self._take()
                 self._last_ms = monotonic_ms if self._taken is not None else self._last_ms
-        elif self._store.log.synced >= self._taken.position:
+        elif self._store.log.synced >= self._taken.durable_from:
             job, self._taken = self._job(self._taken), None
             self._flight.submit(job, failed=_log_failure)
 
@@ -113,36 +116,46 @@ class Snapshots:
         return (self._timer.mark_file.last or Mark()).queue_offset
 
     def _take(self) -> _Taken | None:
-        """Copy the values that the log up to its end defines.
+        """Copy the values that the log defines, up to the last record with a queue unit.
 
-        Returns None while queue units are missing, without a record, or while `hides_nothing` returns False.
+        Later records wait for replicas. Messages that they settle count as settled. A start finds the records again.
+        Returns None without a record, or while `hides_nothing` returns False.
         """
         store, timer = self._store, self._timer
-        if store.journal.count or store.last_position is None or not self._hides_nothing():
+        if store.last_position is None or not self._hides_nothing():
             return None
-        self._last_position, self._last_indexed_to = store.log.end, self._indexed_to()
+        self._last_position, self._last_indexed_to = store.dispatched_to, self._indexed_to()
         position = store.last_position
         mark = timer.mark_file.last or Mark()
         record_bytes = int.from_bytes(store.log.read(position, RECORD_SIZE_BYTES), "big")
         return _Taken(
+            store.dispatched_to,
             store.log.end,
             position,
             store.log.read(position, record_bytes),
-            store.log.last_store_ms,
+            store.dispatched_ms,
             store.log.damaged,
-            store.queues.next_offset[: len(store.queues)].copy(),
+            np.array([queue.end for queue in store.queues], np.int64),
             timer.pending.done.copy(),
             timer.ends() | self._lane.ends(),
-            self._lane.waiting_elsewhere(),
+            self._waiting(),
             mark,
             timer.log.sums_job(mark.timer_log_position),
             self._lane.blocks.gone(),
         )
 
+    def _waiting(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of pending messages by the row of the real queue, without those settled by the journal."""
+        waiting, rows = self._lane.waiting_elsewhere(), self._store.journal.rows()
+        settles = rows[:, SETTLES]
+        mine = (settles != 0) & (settles >> KIND_SHIFT != KIND_BLOCK) & (rows[:, REAL_QUEUE] >= 0)
+        np.subtract.at(waiting, rows[mine, REAL_QUEUE], 1)
+        return waiting
+
     def _job(self, taken: _Taken) -> Callable[[], None]:
         """Return the job that syncs the queues and writes the snapshot `taken`. The job raises OSError."""
         store = self._store
-        assert store.log.files.synced(taken.position)
+        assert store.log.files.synced(taken.durable_from)
         checkpoint = store.checkpoint_job()
 
         def job() -> None:

@@ -5,12 +5,18 @@ The store derives queue units from the rows, then the timer takes the parked mes
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 from wheelmq.formats.kernels.journal import COLUMNS
 
 Rows = npt.NDArray[np.int64]
+
+
+BACKLOG_MAX: Final = 500_000
+"""Records that may wait for replicas. Then the broker takes no sends and releases nothing, so memory is bounded."""
 
 
 class Journal:
@@ -37,9 +43,21 @@ class Journal:
         self.table[self.count : count] = rows
         self.count = count
 
+    @property
+    def is_full(self) -> bool:
+        """Whether too many records wait for replicas."""
+        return self.count >= BACKLOG_MAX
+
     def rows(self) -> Rows:
-        """Return a view of the rows. It stays valid after `clear` until rows are added again."""
+        """Return a view of the rows. It stays valid until rows are dropped or added."""
         return self.table[: self.count]
 
-    def clear(self) -> None:
-        self.count = 0
+    def take(self, count: int) -> Rows:
+        """Remove the first `count` rows and return them. They stay valid until rows are added."""
+        left = self.count - count
+        taken = self.table[:count]
+        if left:
+            taken = taken.copy()
+            self.table[:left] = self.table[count : self.count].copy()
+        self.count = left
+        return taken

@@ -97,7 +97,9 @@ class Store:
         self.log = CommitLog(MappedSequence(disk, paths.commit_log, settings.log_file_bytes), clock)
         self.queues = QueueTable(disk, paths, settings.queue_file_bytes, settings.mapped_queue_files_max)
         self.journal = Journal()
-        self._dispatched_ms = self._flushing_ms = self._flushed_ms = Millis(0)
+        self._flushing_ms = self._flushed_ms = Millis(0)
+        self.dispatched_ms = Millis(0)
+        """Store time of the last record with a queue unit."""
         self._sync_has_failed = False
         self.dispatched_count = 0
         self.last_stop_was_clean = disk.read(paths.abort) is None
@@ -228,7 +230,7 @@ class Store:
         upto, sync = self.log.sync_job()
         sync()
         self.log.note_synced(upto)
-        self._dispatched_ms = self._flushed_ms = self.log.last_store_ms
+        self.dispatched_ms = self._flushed_ms = self.log.last_store_ms
 
     def append(self, message: Message, *, settles: Origin = NO_ORIGIN, real_queue: int = -1) -> Appended:
         """Append one message. `dispatch` writes its queue unit. Raises PropertiesTooLong, RecordTooLong, DiskFull.
@@ -336,20 +338,31 @@ class Store:
         topic, queue_id = properties.get(props.REAL_TOPIC), java_long(properties.get(props.REAL_QID, ""))
         return -1 if topic is None or queue_id is None else self._queue_row(topic, queue_id)
 
-    def dispatch(self) -> tuple[Rows, dict[int, int]]:
-        """Write the queue units of the journal and clear it. Returns its rows, and the new bytes by queue row.
-
-        Raises DiskFull. Then the journal stays as it is for the next attempt.
-        """
+    def dispatchable(self, upto: LogPosition) -> int:
+        """Return the number of records in the journal that end at or before `upto`."""
         rows = self.journal.rows()
+        if upto >= self.log.end:
+            return len(rows)
+        return int(np.searchsorted(rows[:, POSITION] + rows[:, SIZE], upto, "right"))
+
+    def dispatch(self, count: int | None = None) -> tuple[Rows, dict[int, int]]:
+        """Write the queue units of the first `count` records in the journal, or of all, and remove them from it.
+
+        Returns their rows, and the new bytes by queue row. Raises DiskFull. Then the journal stays as it is for the
+        next attempt.
+        """
+        count = self.journal.count if count is None else count
+        rows = self.journal.rows()[:count]
         reach("dispatch.before")
         grown = self.queues.write(rows)
         reach("dispatch.units")
-        self.dispatched_count += len(rows)
-        self._dispatched_ms = self._last_ms()
-        self.dispatched_to = self.log.end
+        self.dispatched_count += count
+        if count:
+            self.dispatched_ms = Millis(int(rows[-1, STORE_MS]))
         self._note_last(rows[:, POSITION])
-        self.journal.clear()
+        rows = self.journal.take(count)
+        left = self.journal.rows()
+        self.dispatched_to = LogPosition(int(left[0, POSITION])) if len(left) else self.log.end
         return rows, grown
 
     def flush_job(self) -> tuple[LogPosition, Callable[[], Any]]:
@@ -370,7 +383,7 @@ class Store:
 
     def _last_ms(self) -> Millis:
         count = self.journal.count
-        return Millis(int(self.journal.table[count - 1, STORE_MS])) if count else self._dispatched_ms
+        return Millis(int(self.journal.table[count - 1, STORE_MS])) if count else self.dispatched_ms
 
     def note_flushed(self, upto: LogPosition) -> None:
         self.log.note_synced(upto)
@@ -391,7 +404,7 @@ class Store:
         if not sync_queues:
             self.units_synced_to = upto
             return None
-        body = CHECKPOINT.pack(self._flushed_ms, self._dispatched_ms, self.index_ms, 0, 0)
+        body = CHECKPOINT.pack(self._flushed_ms, self.dispatched_ms, self.index_ms, 0, 0)
 
         def job() -> None:
             if self._sync_has_failed:

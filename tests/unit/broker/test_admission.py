@@ -16,6 +16,7 @@ from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.observe.ticks import Ticks
+from wheelmq.store.journal import BACKLOG_MAX, Journal
 from wheelmq.system.disk import StoreRemoved
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import SimulatedDisk
@@ -30,6 +31,7 @@ class Parts:
         self.settings = BrokerSettings.of(store_path=ROOT, **chosen)
         self.clock, self.disk = ManualClock(), SimulatedDisk()
         self.health, self.ticks = StoreHealth(self.clock), Ticks(self.clock)
+        self.journal = Journal()
         self.admission = Admission(
             self.settings,
             Role(self.settings, self.disk, StorePaths(ROOT)),
@@ -38,6 +40,7 @@ class Parts:
             self.ticks,
             self.disk,
             StorePaths(self.settings.store.path),
+            self.journal,
         )
 
     def status(self) -> PutStatus | None:
@@ -78,6 +81,16 @@ def test_a_nearly_full_disk_rejects_messages_from_the_next_check_on() -> None:
     assert parts.status() is None
     parts.admission.check_disk()
     assert parts.admission.rejection() == "the disk is 91 % full"
+
+
+def test_too_many_records_that_wait_for_replicas_reject_messages() -> None:
+    parts = Parts()
+    parts.journal.count = BACKLOG_MAX - 1
+    assert parts.status() is None
+    parts.journal.count = BACKLOG_MAX
+    assert parts.status() is PutStatus.SERVICE_NOT_AVAILABLE and "wait for replicas" in (
+        parts.admission.rejection() or ""
+    )
 
 
 def test_the_reason_to_stop_comes_first() -> None:

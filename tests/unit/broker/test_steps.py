@@ -95,9 +95,9 @@ def test_a_dispatch_that_fails_in_a_round_is_repeated_by_the_tick(
     harness.allows_failed_steps = True
     dispatch, calls = harness.broker.parts.store.dispatch, []
 
-    def fail_once() -> Any:
+    def fail_once(count: int) -> Any:
         calls.append(1)
-        return fail() if len(calls) == 1 else dispatch()
+        return fail() if len(calls) == 1 else dispatch(count)
 
     monkeypatch.setattr(harness.broker.parts.store, "dispatch", fail_once)
     harness.submit(harness.send_command("T", b"x"))

@@ -21,6 +21,7 @@ from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.observe.ticks import Ticks
+from wheelmq.store.journal import Journal
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 
@@ -39,6 +40,7 @@ class Admission:
         ticks: Ticks,
         disk: Disk,
         paths: StorePaths,
+        journal: Journal,
     ) -> None:
         self._settings = settings
         self._role = role
@@ -47,6 +49,7 @@ class Admission:
         self._ticks = ticks
         self._disk = disk
         self._paths = paths
+        self._journal = journal
         self._is_stopping = False
         self._full: str | None = None
         self.check_disk()
@@ -57,6 +60,8 @@ class Admission:
             return "the broker is stopping"
         if not self._role.is_master:
             return self._role.slave_text
+        if self._journal.is_full:
+            return f"{self._journal.count} records wait for replicas, which do not keep up"
         return self._health.rejection or self._full
 
     def check_put(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from wheelmq.broker.record_dispatch import RecordDispatch
 from wheelmq.broker.replication.epochs import Epochs
 from wheelmq.broker.replication.replica_log import ReplicaLog
+from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.replication.role import Role
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.transactions.transactions import Transactions
@@ -23,11 +24,13 @@ class Promotion:
         records: RecordDispatch,
         transactions: Transactions,
         topics: Topics,
+        replicas: Replicas,
     ) -> None:
         self._store = store
         self._role = role
         self._epochs = epochs
         self._topics = topics
+        self._replicas = replicas
         self._replica_log = replica_log
         self._records = records
         self._transactions = transactions
@@ -43,5 +46,6 @@ class Promotion:
         self._replica_log.drop_incomplete()
         self._epochs.begin(epoch, self._store.log.end)
         self._role.become_master()
+        self._replicas.take_over()
         self._transactions.take_over()
         self._topics.begin_epoch(epoch, (key for key, queue in self._store.queues.items() if queue.end > queue.start))

@@ -9,6 +9,7 @@ import logging
 from typing import Final, Protocol
 
 from wheelmq.broker.replication.epochs import Epochs
+from wheelmq.broker.replication.lag import ReplicationLag
 from wheelmq.broker.replication.rate import ByteRate
 from wheelmq.broker.replication.role import Role
 from wheelmq.broker.replication.settings import ReplicationSettings
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 PUSH_BYTES_MAX: Final = 4 << 20
 """Bytes for one replica between two rounds. A replica that catches up must not delay the clients."""
+PATIENCE_MS: Final = 200
+"""With asynchronous replication, consumers see a record once one replica has it, or after this time."""
 CHECK_MS: Final = 1000
 """Time between two checks of an unfinished handshake, and of silent peers."""
 
@@ -116,7 +119,10 @@ class Replicas:
         self._clock = clock
         self._log = RateLimitedLog(log, clock.monotonic)
         self.links: dict[ReplicaLink, None] = {}
-        self._confirmed = commit_log.start
+        self.lag = ReplicationLag()
+        self._confirmed = commit_log.end
+        self._best = commit_log.end
+        """Greatest position that a replica of this master has reported."""
 
     def open(self, transport: ReplicaTransport, peer: str) -> ReplicaLink | None:
         """Take a new connection. Returns None if the broker is no master now."""
@@ -133,7 +139,7 @@ class Replicas:
         """Take bytes that a replica sent."""
         try:
             if link.receive(data, self._clock.monotonic_ms()):
-                self._confirm()
+                self._note_acks()
             link.push(self.confirmed, self._clock.monotonic_ms())
         except ReplicaRejected as error:
             self._reject(link, error)
@@ -146,6 +152,8 @@ class Replicas:
     def push(self) -> None:
         """Send the new bytes of the log to all replicas."""
         now_ms = self._clock.monotonic_ms()
+        if self._commit_log.end > self._best:
+            self.lag.note_end(self._commit_log.end, now_ms)
         for link in list(self.links):
             try:
                 link.push(self.confirmed, now_ms)
@@ -153,10 +161,10 @@ class Replicas:
                 self._reject(link, error)
 
     def tick(self, now_ms: int) -> None:
-        """Send heartbeats, and close silent connections."""
+        """Send the new bytes and heartbeats, and close silent connections."""
+        self.push()
         for link in list(self.links):
             try:
-                link.push(self.confirmed, now_ms)
                 link.tick(self.confirmed, now_ms)
             except ReplicaRejected as error:
                 self._reject(link, error)
@@ -199,8 +207,41 @@ class Replicas:
                 ends[key] = max(ends.get(key, progress.acked), progress.acked)
         return sorted(ends.values(), reverse=True)
 
-    def _confirm(self) -> None:
+    @property
+    def none_are_needed(self) -> bool:
+        """Whether no record waits for a replica: none is connected, and none is needed."""
+        return not self.links and not self.needed_acks
+
+    def visible_to(self) -> LogPosition:
+        """Return the log position up to which consumers may see records.
+
+        A record that a consumer has seen must not be gone after a failover. Above all, a released timer would be
+        released again. With SYNC_MASTER, enough replicas must have the record. Otherwise one replica must have it, if
+        one follows without a lag.
+        """
+        if self.needed_acks:
+            return self._confirmed
+        end, began_ms = self._commit_log.end, self.lag.began_ms()
+        if end <= self._best or not any(link.source.is_transferring for link in self.links):
+            return end
+        is_late = began_ms is not None and self._clock.monotonic_ms() - began_ms >= PATIENCE_MS
+        return end if is_late else self._best
+
+    def next_visible_ms(self) -> int | None:
+        """Return when consumers may see records that no replica has; None if they wait for replicas alone."""
+        began_ms = self.lag.began_ms() if self.links and not self.needed_acks else None
+        return None if began_ms is None else began_ms + PATIENCE_MS
+
+    def take_over(self) -> None:
+        """Count the whole log as replicated: this broker is the master now, and its log is the only true one."""
+        self._confirmed = self._commit_log.end
+        self.lag.forget()
+
+    def _note_acks(self) -> None:
         acked, needed = self.acked(), self.needed_acks
+        if acked and acked[0] > self._best:
+            self._best = acked[0]
+            self.lag.note_acked(self._best)
         if needed and len(acked) >= needed and acked[needed - 1] > self._confirmed:
             self._confirmed = acked[needed - 1]
 

@@ -1,0 +1,171 @@
+"""Consumers see a record once replicas have it, so that no failover takes back what they saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from wheelmq.broker.replication.replicas import PATIENCE_MS
+from wheelmq.testing import invariants
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.replica import FakeReplica
+
+SYNC: dict[str, Any] = {"broker_role": "SYNC_MASTER"}
+
+
+def seen(harness: BrokerHarness, topic: str = "T") -> int:
+    """Return the number of messages of queue 0 that a consumer can read."""
+    queue = harness.broker.parts.store.queues.find(topic, 0)
+    return 0 if queue is None else queue.end - queue.start
+
+
+def log_end(harness: BrokerHarness) -> int:
+    return harness.broker.parts.store.log.end
+
+
+def send_later(harness: BrokerHarness, body: bytes = b"body", **options: Any) -> None:
+    harness.submit(harness.send_command("T", body, **options))
+    harness.end_round()
+
+
+class TestSyncMaster:
+    def test_a_message_is_seen_once_enough_replicas_have_it(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, **SYNC) as harness:
+            replica = FakeReplica(harness)
+            replica.report(0)
+            send_later(harness)
+            first_end = log_end(harness)
+            send_later(harness)
+            assert seen(harness) == 0
+            replica.report(first_end)
+            assert seen(harness) == 1
+            replica.report(log_end(harness))
+            assert seen(harness) == 2
+
+    def test_without_replicas_no_message_is_seen_for_any_time(self, tmp_path: Path) -> None:
+        """Else a master that was cut off would deliver what its successor delivers too."""
+        with BrokerHarness(tmp_path, **SYNC) as harness:
+            send_later(harness)
+            harness.advance(60_000)
+            assert seen(harness) == 0
+            FakeReplica(harness).report(log_end(harness))
+            assert seen(harness) == 1
+
+    def test_a_held_pull_is_woken_by_the_acknowledgement(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, **SYNC) as harness:
+            replica = FakeReplica(harness)
+            replica.report(0)
+            send_later(harness)
+            replica.report(log_end(harness))
+            held = harness.submit(harness.pull_command("T", 0, 1, hold_ms=10_000))
+            harness.end_round()
+            send_later(harness, b"second")
+            harness.advance(50)
+            assert held.answer is None
+            replica.report(log_end(harness))
+            assert held.answer is not None and held.answer.code == 0
+
+    def test_a_parked_timer_is_armed_and_its_release_seen_only_with_replicas(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, **SYNC) as harness:
+            replica = FakeReplica(harness)
+            replica.report(0)
+            send_later(harness, b"timer", delay_ms=500)
+            harness.advance(2000)
+            assert harness.broker.parts.releaser.counts["released"] == 0, "no replica has the parked message"
+            replica.report(log_end(harness))
+            harness.settle()
+            assert harness.broker.parts.releaser.counts["released"] == 1 and seen(harness) == 0
+            replica.report(log_end(harness))
+            assert seen(harness) == 1
+
+    def test_a_batch_is_seen_as_a_whole_or_in_part_but_in_order(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, **SYNC) as harness:
+            replica = FakeReplica(harness)
+            replica.report(0)
+            ends = []
+            for i in range(20):
+                send_later(harness, b"%d" % i)
+                ends.append(log_end(harness))
+            for i, end in enumerate(ends):
+                replica.report(end - 1)
+                assert seen(harness) == i
+                replica.report(end)
+                assert seen(harness) == i + 1
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_a_restart_at_any_moment_agrees_with_the_log(self, tmp_path: Path, seed: int) -> None:
+        """Snapshots are taken while records wait for replicas."""
+        randomness = Random(seed)
+        options = {"snapshot_ms": 1000, "checkpoint_ms": 500, "snapshot_log_bytes": 1, **SYNC}
+        with BrokerHarness(tmp_path, **options) as harness:
+            sent = 0
+            for _ in range(4):
+                replica = FakeReplica(harness)
+                replica.report(log_end(harness))
+                for _ in range(40):
+                    delay_ms = randomness.choice([None, 200, 2500, 9000])
+                    send_later(harness, b"%d" % sent, delay_ms=delay_ms)
+                    sent += 1
+                    harness.advance(randomness.choice([1, 40, 400]))
+                    if randomness.random() < 0.6:
+                        start = replica.link.source.progress.acked if replica.link else 0
+                        replica.report(randomness.randint(start or 0, log_end(harness)))
+                assert harness.broker.parts.store.disk.read(harness.broker.parts.paths.snapshot) is not None
+                harness.restart(clean=randomness.random() < 0.5)
+                invariants.check(harness.broker)
+            replica = FakeReplica(harness)
+            for _ in range(60):
+                replica.report(log_end(harness))
+                harness.advance(200)
+            bodies = harness.bodies("T")
+            assert sorted(bodies, key=int) == [b"%d" % i for i in range(sent)]
+
+
+class TestAsynchronousMaster:
+    def test_a_message_is_seen_once_a_replica_in_sync_has_it(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            replica = FakeReplica(harness)
+            replica.report(log_end(harness))
+            send_later(harness)
+            assert seen(harness) == 0
+            replica.report(log_end(harness))
+            assert seen(harness) == 1
+
+    def test_a_slow_replica_delays_a_message_for_a_moment_at_most(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            replica = FakeReplica(harness)
+            replica.report(log_end(harness))
+            send_later(harness)
+            harness.advance(PATIENCE_MS - 1)
+            assert seen(harness) == 0
+            harness.advance(1)
+            assert seen(harness) == 1
+            send_later(harness)
+            assert seen(harness) == 2, "the replica lags, and delays nothing more"
+            replica.report(log_end(harness))
+            send_later(harness)
+            assert seen(harness) == 2, "it has caught up"
+
+    def test_without_replicas_a_message_is_seen_at_once(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            send_later(harness)
+            assert seen(harness) == 1
+            replica = FakeReplica(harness)
+            replica.report(log_end(harness))
+            replica.lose()
+            send_later(harness)
+            assert seen(harness) == 2
+
+    def test_a_new_replica_that_copies_the_log_delays_nothing(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            for _ in range(10):
+                send_later(harness, b"x" * 200)
+            harness.advance(1000)
+            FakeReplica(harness).report(0)
+            send_later(harness)
+            harness.advance(PATIENCE_MS)
+            send_later(harness)
+            assert seen(harness) == 12
