@@ -99,6 +99,16 @@ IN_TRANSACTIONS: Final = (
 )
 """Failpoints of transactions. tests/property/test_transactions.py ends there."""
 
+OF_REPLICAS: Final = (
+    "follow.taken",
+    "follow.written",
+    "truncate.begun",
+    "truncate.cut",
+    "truncate.epochs",
+    "truncate.unflagged",
+)
+"""Failpoints of a replica. tests/property/test_replica_stops.py ends there."""
+
 OVER_THE_WIRE: Final = ("task.portion",)
 """Failpoints of a task that does not see the store's folder. Here every task sees it."""
 

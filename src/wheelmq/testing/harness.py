@@ -135,6 +135,12 @@ class BrokerHarness:
         return self._broker is not None
 
     @property
+    def settings(self) -> BrokerSettings:
+        """The settings of the next start."""
+        tables = nested(tables_of(BrokerSettings), {"store_path": self._folder, **self._settings})
+        return msgspec.convert(tables, BrokerSettings, strict=False)
+
+    @property
     def now_ms(self) -> int:
         return self.clock.now_ms()
 
@@ -153,11 +159,9 @@ class BrokerHarness:
         """Start a broker on the folder; `settings` change those it had. What it raises leaves nothing behind."""
         assert self._broker is None, "the broker is already running"
         self._settings.update(settings)
-        tables = nested(tables_of(BrokerSettings), {"store_path": self._folder, **self._settings})
-        chosen = msgspec.convert(tables, BrokerSettings, strict=False)
         try:
             self._broker = open_broker(
-                chosen,
+                self.settings,
                 disk=self.disk,
                 clock=self.clock,
                 workers=self._workers,
