@@ -119,10 +119,10 @@ class Snapshots:
         """Copy the values that the log defines, up to the last record with a queue unit.
 
         Later records wait for replicas. Messages that they settle count as settled. A start finds the records again.
-        Returns None without a record, or while `hides_nothing` returns False.
+        Returns None without a record, after a failed dispatch, or while `hides_nothing` returns False.
         """
         store, timer = self._store, self._timer
-        if store.last_position is None or not self._hides_nothing():
+        if store.last_position is None or store.has_units_too_many or not self._hides_nothing():
             return None
         self._last_position, self._last_indexed_to = store.dispatched_to, self._indexed_to()
         position = store.last_position

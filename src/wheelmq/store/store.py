@@ -100,6 +100,8 @@ class Store:
         self._flushing_ms = self._flushed_ms = Millis(0)
         self.dispatched_ms = Millis(0)
         """Store time of the last record with a queue unit."""
+        self.has_units_too_many = False
+        """Whether records of the journal have units, because a dispatch failed after some of them."""
         self._sync_has_failed = False
         self.dispatched_count = 0
         self.last_stop_was_clean = disk.read(paths.abort) is None
@@ -354,7 +356,9 @@ class Store:
         count = self.journal.count if count is None else count
         rows = self.journal.rows()[:count]
         reach("dispatch.before")
+        had_too_many, self.has_units_too_many = self.has_units_too_many, True
         grown = self.queues.write(rows)
+        self.has_units_too_many = had_too_many and count < self.journal.count
         reach("dispatch.units")
         self.dispatched_count += count
         if count:

@@ -15,6 +15,7 @@ from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.disk.snapshot import SNAPSHOT, Snapshot
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import QueueOffset
+from wheelmq.store.journal import Rows
 from wheelmq.store.snapshot import load_snapshot
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
@@ -290,3 +291,31 @@ def test_a_start_after_apache_walks_the_whole_log(
     check.write_bytes(raw)
     harness.start()
     assert "Apache RocketMQ has used the store" in caplog.text and walked_from(caplog) == 0
+
+
+def test_no_snapshot_is_taken_while_a_failed_dispatch_has_left_units(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live(harness)
+    harness.settle()
+    before = snapshot_of(harness).position
+    queues = harness.broker.parts.store.queues
+    write = queues.write
+
+    def write_half(rows: Rows) -> dict[int, int]:
+        write(rows[: len(rows) // 2])
+        raise AssertionError("planted")
+
+    harness.allows_failed_steps = True
+    with monkeypatch.context() as patched:
+        patched.setattr(queues, "write", write_half)
+        for body in (b"one", b"two"):
+            harness.submit(harness.send_command("T", body))
+        harness.end_round()
+        harness.advance(4000)
+        assert queues.end("T", 0) == 14 and snapshot_of(harness).position == before
+        invariants.check(harness.broker)
+    harness.advance(4000)
+    assert harness.bodies("T")[-2:] == [b"one", b"two"]
+    assert snapshot_of(harness).position == harness.broker.parts.store.log.end
+    invariants.check(harness.broker)
