@@ -48,6 +48,7 @@ class Families:
         yield self._snapshot()
         yield from self._blocks()
         yield from self._transactions()
+        yield from self._replication()
         yield from self._own()
 
     # Families ------------------------------------------------------------------------------------------------------
@@ -109,6 +110,13 @@ class Families:
         for bound_s, (first, end) in zip(BOUNDS_S, itertools.pairwise(edges), strict=True):
             family.add_metric([*self._labels.values(), str(bound_s)], int(counts[first:end].sum()))
         return family
+
+    def _replication(self) -> Iterator[Metric]:
+        role, replicas = self._sources.role, self._sources.replicas
+        yield self._gauge("wheelmq_is_master", "Whether the broker is the master of its name", int(role.is_master))
+        yield self._gauge("wheelmq_replicas", "Connected replicas", len(replicas.acked()))
+        yield self._gauge("wheelmq_replication_lag_bytes", "Bytes that no replica has", replicas.lag_bytes())
+        yield self._gauge("wheelmq_replication_lag_seconds", "Age of the oldest of them", replicas.lag_ms() / 1000)
 
     def _own(self) -> Iterator[Metric]:
         sources, timer = self._sources, self._sources.engine.timer

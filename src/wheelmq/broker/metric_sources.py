@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.engine import Engine
+from wheelmq.broker.replication.replicas import Replicas
+from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.statistics import BrokerStats
@@ -38,6 +40,8 @@ class MetricSources:
     overload: OverloadGuard
     ticks: Ticks
     steps: Steps
+    role: Role
+    replicas: Replicas
     request_counts: Counter[str]
     """Requests by outcome: `served`, `failed`, `unsupported` (served by the default processor), and those that
     the overload guard rejected: `rejected`, `overloaded`, `timed_out`."""

@@ -195,6 +195,8 @@ class Parts:
             overload=self.overload,
             ticks=self.ticks,
             steps=self.steps,
+            role=self.role,
+            replicas=self.replicas,
             request_counts=self.request_counts,
             shell_figures=shell_figures,
         )

@@ -323,3 +323,41 @@ def test_the_status_lists_each_replica(master: BrokerHarness) -> None:
     end = master.broker.parts.store.log.end
     assert status["master"] and status["inSyncSlaveNums"] == 1 and status["masterCommitLogMaxOffset"] == end
     assert (one["slaveAckOffset"], one["diff"], one["inSync"]) == (10, end - 10, True)
+
+
+class TestLag:
+    """The part of the log that a failover would lose."""
+
+    def test_a_broker_without_replicas_has_no_lag(self, master: BrokerHarness) -> None:
+        assert self.lag(master) == (0, 0, 0)
+
+    def test_bytes_that_no_replica_has_count_with_their_age(self, master: BrokerHarness) -> None:
+        replica = FakeReplica(master)
+        log = master.broker.parts.store.log
+        replica.report(log.end)
+        assert self.lag(master) == (1, 0, 0)
+        before = log.end
+        send_later(master)
+        master.clock.advance(70)
+        assert self.lag(master) == (1, log.end - before, 70)
+        replica.report(log.end)
+        assert self.lag(master) == (1, 0, 0)
+
+    def test_the_lag_counts_on_without_the_lost_replica(self, master: BrokerHarness) -> None:
+        replica = FakeReplica(master)
+        log = master.broker.parts.store.log
+        replica.report(log.end)
+        before = log.end
+        replica.lose()
+        master.clock.advance(1000)
+        assert self.lag(master) == (0, 0, 0)
+        send_later(master)
+        master.clock.advance(50)
+        assert self.lag(master) == (0, log.end - before, 1050), "the age counts from the loss: never too small"
+        FakeReplica(master).report(log.end)
+        assert self.lag(master) == (1, 0, 0)
+
+    @staticmethod
+    def lag(master: BrokerHarness) -> tuple[int, int, int]:
+        state = json.loads(master.ask_code(RequestCode.WMQ_REPLICATION_STATE).body)
+        return state["replicas"], state["lag_bytes"], state["lag_ms"]

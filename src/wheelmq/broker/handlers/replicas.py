@@ -65,6 +65,9 @@ def get_state(request: Request, context: Context, replication: Replication) -> A
         log_start=log.start,
         log_end=log.end,
         confirmed=replication.replicas.confirmed,
+        replicas=len(replication.replicas.acked()),
+        lag_bytes=replication.replicas.lag_bytes(),
+        lag_ms=replication.replicas.lag_ms(),
         versions={
             "topics": _text(context.topics.version),
             "groups": _text(context.groups.table().data_version),

@@ -123,6 +123,7 @@ class Replicas:
         self._confirmed = commit_log.end
         self._best = commit_log.end
         """Greatest position that a replica of this master has reported."""
+        self._had_replica = False
 
     def open(self, transport: ReplicaTransport, peer: str) -> ReplicaLink | None:
         """Take a new connection. Returns None if the broker is no master now."""
@@ -147,6 +148,7 @@ class Replicas:
     def lost(self, link: ReplicaLink) -> None:
         """Forget a closed connection."""
         if self.links.pop(link, True) is None:
+            self.lag.note_end(self._commit_log.end, self._clock.monotonic_ms())  # later bytes wait from now on
             log.warning("the replica at %s is gone; it has the log up to %s", link.peer, link.source.progress.acked)
 
     def push(self) -> None:
@@ -207,6 +209,15 @@ class Replicas:
                 ends[key] = max(ends.get(key, progress.acked), progress.acked)
         return sorted(ends.values(), reverse=True)
 
+    def lag_bytes(self) -> int:
+        """Return the bytes of the log that no replica has: the most that a failover loses. 0 before the first one."""
+        return max(0, self._commit_log.end - self._best) if self._had_replica else 0
+
+    def lag_ms(self) -> int:
+        """Return how long the oldest of these bytes have waited, or 0."""
+        began_ms = self.lag.began_ms()
+        return 0 if began_ms is None or not self.lag_bytes() else self._clock.monotonic_ms() - began_ms
+
     @property
     def none_are_needed(self) -> bool:
         """Whether no record waits for a replica: none is connected, and none is needed."""
@@ -239,6 +250,7 @@ class Replicas:
 
     def _note_acks(self) -> None:
         acked, needed = self.acked(), self.needed_acks
+        self._had_replica = self._had_replica or bool(acked)
         if acked and acked[0] > self._best:
             self._best = acked[0]
             self.lag.note_acked(self._best)
@@ -247,5 +259,6 @@ class Replicas:
 
     def _reject(self, link: ReplicaLink, error: ReplicaRejected) -> None:
         self.links.pop(link, None)
+        self.lag.note_end(self._commit_log.end, self._clock.monotonic_ms())
         self._log.warn(link.peer, "the connection of the replica at %s is closed: %s", link.peer, error)
         link.close()

@@ -21,5 +21,11 @@ class ReplicationState(msgspec.Struct, kw_only=True):
     log_end: int
     confirmed: int
     """The log is on enough brokers up to here."""
+    replicas: int
+    """Number of replicas that are connected to the broker and have reported their progress."""
+    lag_bytes: int
+    """Bytes of the log that no replica has."""
+    lag_ms: int
+    """How long the oldest of them have waited."""
     versions: dict[str, str]
     """A text for each table that changes with it: topics, groups, offsets, filters."""
