@@ -147,11 +147,20 @@ class BrokerApp:
         gc.freeze()  # later collections check only objects that requests create
 
     async def _check_role(self, broker: Broker) -> None:
-        """Look for a later master before the first request is served."""
-        if broker.parts.role.is_master:
-            later = await MasterWatch(broker.parts, self._step_down).later_master()
-            if later is not None:
-                self._step_down(later)
+        """Look for a later master before the first request is served.
+
+        The log of a SYNC_MASTER may end with records that no replica got. Consumers must not see them if there is a
+        later master. So a SYNC_MASTER waits for an answer.
+        """
+        if not broker.parts.role.is_master:
+            return
+        watch = MasterWatch(broker.parts, self._step_down)
+        if broker.parts.role.is_sync:
+            later = await watch.wait_for_answer()
+        else:
+            later = await watch.later_master()
+        if later is not None:
+            self._step_down(later)
 
     async def _listen_for_replicas(self, broker: Broker) -> None:
         """Listen on the HA port, if it is free. A broker whose replicas come later may start without it."""

@@ -7,7 +7,8 @@ is closed and opened again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from wheelmq.broker.app import BrokerApp
 
@@ -21,16 +22,25 @@ async def live(
     """
     while True:
         app = make_app()
-        await app.start()
-        if app.next_life is None:
-            on_start(app)
-        stopping = asyncio.create_task(stop.wait())
-        ending = asyncio.create_task(app.stopped.wait())
-        await asyncio.wait((stopping, ending), return_when=asyncio.FIRST_COMPLETED)
-        for task in (stopping, ending):
-            task.cancel()
+        if await _until_stop(app.start(), stop):
+            if app.next_life is None:
+                on_start(app)
+            await _until_stop(app.stopped.wait(), stop)
         failure = app.broker.parts.health.failure if app.broker is not None else None
         await app.stop()
         if failure is not None or stop.is_set() or app.next_life is None:
             return failure
         await asyncio.get_running_loop().run_in_executor(None, app.next_life)
+
+
+async def _until_stop(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> bool:
+    """Run `work`, and cancel it once `stop` is set. Returns whether it ended by itself."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if working.done():
+        working.result()
+        return True
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    return False

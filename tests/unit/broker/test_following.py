@@ -87,6 +87,7 @@ class Group:
     """A name server, and the brokers of one name."""
 
     def __init__(self, folder: Path, namesrv: NameServerApp) -> None:
+        self.app = namesrv
         self.namesrv = f"127.0.0.1:{namesrv.port}"
         self._folder = folder
         self.members: list[Member] = []
@@ -111,7 +112,7 @@ async def running(folder: Path) -> AsyncIterator[Group]:
     finally:
         for member in group.members:
             await member.stop()
-        await namesrv.stop()
+        await group.app.stop()
 
 
 def play(folder: Path, scene: Callable[[Group], Awaitable[None]]) -> None:
@@ -233,5 +234,62 @@ def test_a_taken_ha_port_is_logged_with_the_remedy(tmp_path: Path, caplog: pytes
             master = await group.add(ha_listen_port=port)
             assert master.app.broker is not None and master.app.broker.parts.replication.ha_port == 0
             assert f"HA port {port}" in caplog.text and "ha_listen_port" in caplog.text
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("mode", ["SYNC_MASTER", "ASYNC_MASTER"])
+def test_a_promoted_slave_has_the_mode_of_its_former_master(tmp_path: Path, mode: str) -> None:
+    async def scene(group: Group) -> None:
+        master = await group.add(broker_role=mode)
+        slave = await group.add(**SLAVE)
+        await until(lambda: slave.log_end == master.log_end and slave.app.broker is not None)
+        await send(group, 3)
+        await until(lambda: slave.log_end == master.log_end)
+        await master.stop()
+        await asyncio.to_thread(switch, slave.address, group.namesrv, force=False)
+        for _ in range(2):
+            assert slave.app.broker is not None
+            assert slave.app.broker.parts.role.is_sync == (mode == "SYNC_MASTER")
+            await slave.stop()
+            await slave.start()
+
+    play(tmp_path, scene)
+
+
+def test_a_sync_master_serves_once_a_name_server_knows_no_later_master(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its log may end with records that no replica got. A later master does not have them."""
+
+    async def scene(group: Group) -> None:
+        master = await group.add(broker_role="SYNC_MASTER")
+        port = group.app.port
+        await group.app.stop()
+        await master.stop()
+        starting = asyncio.create_task(master.start())
+        await until(lambda: "the broker does not serve yet" in caplog.text)
+        assert not starting.done()
+        settings = NameServerSettings(kv_config_path=tmp_path / "kvConfig.json", listen_port=port)
+        group.app = NameServerApp(settings)
+        await group.app.start()
+        await starting
+        assert master.is_master
+
+    play(tmp_path, scene)
+
+
+def test_a_sync_master_that_waits_for_a_name_server_can_be_stopped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(group: Group) -> None:
+        master = await group.add(broker_role="SYNC_MASTER")
+        await group.app.stop()
+        await master.stop()
+        starting = asyncio.create_task(master.start())
+        await until(lambda: "the broker does not serve yet" in caplog.text)
+        await master.stop()
+        starting.cancel()
+        assert master.lives == 1
 
     play(tmp_path, scene)

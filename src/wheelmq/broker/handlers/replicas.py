@@ -58,6 +58,7 @@ def get_state(request: Request, context: Context, replication: Replication) -> A
         broker_name=node.name,
         cluster=node.cluster,
         is_master=context.role.is_master,
+        is_sync=context.role.is_sync,
         broker_id=context.role.broker_id,
         free_id=context.role.id_for_successor,
         epoch=-1 if last is None else last.number,

@@ -104,6 +104,8 @@ class Following:
             state = await state_of(requests)
             if state is not None and not state.is_master:
                 raise MasterWrong(f"{address.broker} is no master")
+            if state is not None:
+                self._broker.parts.role.note_master(is_sync=state.is_sync)
             sync = TableSync(self._broker.parts, requests, is_apache=state is None)
             await sync.run_once()
             async with asyncio.TaskGroup() as group:

@@ -19,6 +19,7 @@ from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,10 @@ class LaterMaster(NamedTuple):
     """The id that this broker can have as its slave."""
 
 
+class Undecided(Exception):
+    """No name server answers, or the master that it names does not. So there may be a later master."""
+
+
 class MasterWatch:
     """Asks the name servers for the master of the broker's own name."""
 
@@ -42,6 +47,7 @@ class MasterWatch:
         """Create the object. `found` is called once, when there is a later master."""
         self._parts = parts
         self._found = found
+        self._log = RateLimitedLog(log, parts.clock.monotonic)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -66,9 +72,33 @@ class MasterWatch:
 
     async def later_master(self) -> LaterMaster | None:
         """Return a later master, or None if no name server in reach knows one."""
+        try:
+            return await self.later_master_for_sure()
+        except Undecided:
+            return None
+
+    async def wait_for_answer(self) -> LaterMaster | None:
+        """Return a later master, or None if there is none. Wait as long as it is undecided."""
+        while True:
+            try:
+                return await self.later_master_for_sure()
+            except Undecided as error:
+                self._log.warn(
+                    "undecided",
+                    "the broker does not serve yet: another broker may be the master by now, and its name servers do "
+                    "not say so (%s). Start the name servers, or the other broker",
+                    error,
+                )
+            await asyncio.sleep(INTERVAL_S)
+
+    async def later_master_for_sure(self) -> LaterMaster | None:
+        """Return a later master, or None if there is none. Raises Undecided if no name server can be asked."""
         servers = self._parts.settings.broker.namesrv
         found = await asyncio.gather(*map(self._ask, servers), return_exceptions=True)
         later = [one for one in found if isinstance(one, LaterMaster)]
+        unsure = [one for one in found if isinstance(one, BaseException)]
+        if not later and len(unsure) == len(found) and unsure:
+            raise Undecided(str(unsure[0]))
         return max(later, key=lambda one: one.epoch, default=None)
 
     async def _ask_successor(self, address: str) -> LaterMaster | None:
@@ -88,14 +118,15 @@ class MasterWatch:
         return None
 
     async def _ask(self, server: str) -> LaterMaster | None:
+        """Return the later master that a name server knows. Raises CallError if one of the two does not answer."""
         node, own = self._parts.settings.broker, self._parts.epochs.last
         names = RpcClient(server)
         try:
             ext = headers.texts(clusterName=node.cluster, brokerName=node.name)
             answer = await names.ask(Command(code=RequestCode.GET_BROKER_MEMBER_GROUP, ext=ext), TIMEOUT_S)
             address = bodies.read(answer.body, MemberGroup).broker_member_group.broker_addrs.get(MASTER_ID)
-        except (CallError, Refused, BodyError):
-            return None  # the name server is away, or knows no broker of this name
+        except (Refused, BodyError):
+            return None  # the name server knows no broker of this name
         finally:
             await names.close()
         if address is None or address == f"{node.ip}:{node.listen_port}":
@@ -106,8 +137,8 @@ class MasterWatch:
         requests = RpcClient(address)
         try:
             state = await state_of(requests)
-        except (CallError, Refused):
-            return None
+        except Refused as error:
+            raise CallError(f"the broker at {address} rejected the question: {error}") from None
         finally:
             await requests.close()
         if state is None or not state.is_master or state.epoch <= own_epoch:

@@ -23,6 +23,8 @@ class StoredRole(Body):
 
     is_master: bool
     broker_id: int
+    is_sync: bool = False
+    """Whether a promoted slave replaced a SYNC_MASTER. It then is one itself."""
 
 
 def store_role(disk: Disk, paths: StorePaths, stored: StoredRole) -> None:
@@ -40,7 +42,11 @@ class Role:
         """Whether the broker stores messages of clients and releases delayed ones."""
         self.broker_id = settings.broker.id
         """The id with which the broker registers. A master has 0."""
+        self._replaces_sync = False
+        """Whether the last known master was a SYNC_MASTER."""
         stored = self._load()
+        if stored is not None:
+            self._replaces_sync = stored.is_sync
         if stored is not None and (stored.is_master, stored.broker_id) != (self.is_master, self.broker_id):
             self.is_master, self.broker_id = stored.is_master, stored.broker_id
             log.warning(
@@ -59,8 +65,18 @@ class Role:
 
     @property
     def is_sync(self) -> bool:
-        """Whether the broker is a master that answers a send once its replicas have it."""
-        return self.is_master and self._settings.replication.role is BrokerRole.SYNC_MASTER
+        """Whether the broker is a master that answers a send once its replicas have it.
+
+        A promoted slave has the mode of the master that it replaced, unless its settings name one.
+        """
+        if not self.is_master:
+            return False
+        role = self._settings.replication.role
+        return self._replaces_sync if role == BrokerRole.SLAVE else role == BrokerRole.SYNC_MASTER
+
+    def note_master(self, *, is_sync: bool) -> None:
+        """Note the mode of the master that this slave follows, for a promotion."""
+        self._replaces_sync = is_sync
 
     @property
     def id_for_successor(self) -> int:
@@ -69,7 +85,8 @@ class Role:
 
     def become_master(self) -> None:
         """Be the master from now on, and after the next start. Raises OSError."""
-        store_role(self._disk, self._paths, StoredRole(is_master=True, broker_id=MASTER_ID))
+        stored = StoredRole(is_master=True, broker_id=MASTER_ID, is_sync=self._replaces_sync)
+        store_role(self._disk, self._paths, stored)
         self.is_master, self.broker_id = True, MASTER_ID
 
     def pause(self) -> None:

@@ -22,7 +22,7 @@ class BrokerRole(StrEnum):
     SYNC_MASTER = "SYNC_MASTER"
     """Answers a send once `in_sync_replicas` brokers have it, itself among them."""
     SLAVE = "SLAVE"
-    """Follows the master of its broker name."""
+    """Follows the master of its broker name. Once promoted, it has the mode of the master that it replaced."""
 
 
 class ReplicationSettings(SettingsTable, kw_only=True):

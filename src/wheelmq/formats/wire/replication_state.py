@@ -11,6 +11,8 @@ class ReplicationState(msgspec.Struct, kw_only=True):
     broker_name: str
     cluster: str
     is_master: bool
+    is_sync: bool
+    """Whether it is a master that answers a send once its replicas have it."""
     broker_id: int
     free_id: int
     """The id for the former master of this one."""
