@@ -35,6 +35,13 @@ CANCEL_AHEAD_MS: Final = 30
 LEVELS_MS: Final = (1000, 5000, 10_000)
 """The delays of the first levels."""
 
+NO_PROMISE: Final = (
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
+"""The message is stored, but perhaps not on disk or on enough brokers."""
+
 _FRAME = struct.Struct(">ii")
 
 
@@ -278,8 +285,8 @@ class Load:
     def _answered(self, answer: frame.Command) -> None:
         number, now_ms = answer.opaque, time.time_ns() // 1_000_000
         count = self._batches.pop(number, 1)
-        if answer.code == ResponseCode.FLUSH_DISK_TIMEOUT:  # it is stored but perhaps not on disk: no promise
-            self.refusals["FLUSH_DISK_TIMEOUT"] += 1
+        if answer.code in NO_PROMISE:
+            self.refusals[ResponseCode(answer.code).name] += 1
             return
         if answer.code != ResponseCode.SUCCESS:
             self.refusals[f"{answer.code} {answer.remark}"[:200]] += 1

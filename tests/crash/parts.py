@@ -47,16 +47,25 @@ class BrokerProcess:
     """A broker on a store folder. Only the test restarts it after a death."""
 
     def __init__(
-        self, home: Path, port: int, flush: str, settings: dict[str, Any], failpoint_log: Path, *options: str
+        self,
+        home: Path,
+        port: int,
+        flush: str,
+        settings: dict[str, Any],
+        failpoint_log: Path,
+        *options: str,
+        host: str = "127.0.0.1",
     ) -> None:
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"{host}:{port}"
         self.store = home / "store"
         self.starts = 0
         self.armed: tuple[str, int] | None = None
         self._log_path = home / "broker.log"
         self.failpoint_log = failpoint_log
         self._command = [sys.executable, "-P", "-m", "wheelmq", "broker", "--home", str(home), "--port", str(port)]
-        self._command += ["--flush", flush, "--json", "--ends-with-stdin", *options]
+        self._command += ["--flush", flush, "--json", *options]
+        if not settings.get("broker_id"):  # a slave cannot have this option
+            self._command.append("--ends-with-stdin")
         for name, value in settings.items():
             self._command += ["--set", f"{name}={value}"]
         self._process: Process | None = None

@@ -33,6 +33,8 @@ class Verdict:
     violations: list[str] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     """The blocks that exist."""
+    lost: Column = field(default_factory=lambda: np.empty(0, np.int64))
+    """Numbers of the lost messages."""
     delivered: npt.NDArray[Any] | None = None
     """One row per delivered timer (number, due_ms, store_ms, parked_ms), found by its queue's unit."""
 
@@ -337,7 +339,8 @@ def _judge_deliveries(verdict: Verdict, records: Records, parked: _Parked, rows:
     gone = records.of("cancels")[settled_by_cancel]
     cancelled[gone[(gone >= 0) & (gone < len(rows))]] = True
     promised = (rows["fate"] == Fate.STORED) & (rows["kind"] != Kind.CANCEL)
-    verdict.expect_none("lost", np.flatnonzero(promised & (times == 0) & ~cancelled), records)
+    verdict.lost = np.flatnonzero(promised & (times == 0) & ~cancelled)
+    verdict.expect_none("lost", verdict.lost, records)
     verdict.expect_none("cancelled and delivered", np.flatnonzero(cancelled & (times > 0)), records)
     due, stored = _due_of(records, parked, out), records.of("store_ms")[out]
     wished = np.where(due > 0, due, asked["due_ms"])  # a message that arrived after its due time bypasses the timer

@@ -316,6 +316,8 @@ class Server:
         self.failed_ticks = 0
         self._after_tick = after_tick
         self._listeners: list[asyncio.Server] = []
+        self._is_closed = False
+        """Whether the core is closed, or will be soon. It then ends no round and runs no tick."""
         self._round_ends = False
         """Whether the end of a round is scheduled."""
         self._tick_asked = False
@@ -357,7 +359,7 @@ class Server:
                 connection.close()
 
     def schedule_round(self) -> None:
-        if not self._round_ends:
+        if not self._round_ends and not self._is_closed:
             self._round_ends = True
             self.loop.call_soon(self._end_round)
 
@@ -377,6 +379,8 @@ class Server:
     def _end_round(self) -> None:
         """End the round. Tick if that is due or requested, or if the end of the round failed."""
         self._round_ends = False
+        if self._is_closed:
+            return
         failed = self.failed_ticks
         is_due = self._attempt(self.core.end_round)
         self.write()
@@ -443,6 +447,8 @@ class Server:
         }
 
     async def close(self) -> None:
+        """Close all connections. No tick runs from now on: another broker may open the store in this process."""
+        self._is_closed = True
         for listener in self._listeners:
             listener.close()
         for connection in list(self.connections):

@@ -38,6 +38,8 @@ class FakeReplica:
         self._received = bytearray()
         self.is_full = False
         """Set to make the socket take no more bytes."""
+        self.room_bytes: int | None = None
+        """After so many bytes the socket is full, until `frames` takes them. None for no limit."""
         self.is_open = True
         self.has_epochs = False
         self.master_epochs: list[Epoch] = []
@@ -50,6 +52,8 @@ class FakeReplica:
 
     def write(self, data: bytes | memoryview) -> None:
         self._received += data
+        if self.room_bytes is not None and len(self._received) >= self.room_bytes:
+            self.is_full = True
 
     def close(self) -> None:
         self.is_open = False
@@ -90,6 +94,8 @@ class FakeReplica:
             found.append(DataFrame(LogPosition(head["position"]), data, epoch, confirmed))
             at += head["bytes"]
         self._received.clear()
+        if self.room_bytes is not None:
+            self.is_full = False
         return found
 
     def lose(self) -> None:

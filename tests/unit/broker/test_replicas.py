@@ -204,6 +204,21 @@ class TestLimits:
         master.tick()
         assert joined(replica.frames()) == log_bytes(master)
 
+    def test_a_socket_that_fills_up_gets_each_byte_once(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, ha_batch_bytes=100) as harness:
+            for _ in range(20):
+                harness.send("T", b"x" * 300)
+            replica = FakeReplica(harness)
+            replica.room_bytes = 250
+            replica.report(0)
+            frames = replica.frames()
+            while sum(len(one.data) for one in frames) < harness.broker.parts.store.log.end:
+                harness.tick()
+                more = replica.frames()
+                assert more
+                frames += more
+            assert joined(frames) == log_bytes(harness)
+
     def test_the_rate_can_be_limited(self, tmp_path: Path) -> None:
         options = {"ha_limits_rate": True, "ha_bytes_per_second_max": 10_000, "ha_batch_bytes": 100}
         with BrokerHarness(tmp_path, **options) as harness:

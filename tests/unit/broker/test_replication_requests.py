@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from tests.unit.broker.test_handlers import send_heartbeat
+from wheelmq.formats.disk.epochs import Epoch
+from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.replication_state import ReplicationState
 from wheelmq.testing.harness import BrokerHarness
@@ -52,6 +54,7 @@ def test_filters_are_given_as_consumer_filter_json_has_them(tmp_path: Path) -> N
 
 def test_a_slave_is_promoted_only_with_all_records_that_are_asked_for(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, **SLAVE) as harness:
+        harness.broker.parts.epochs.follow([Epoch(1 << 18, LogPosition(0))])
         answer = harness.ask_code(RequestCode.WMQ_PROMOTE, leastLogEnd=1)
         assert answer.code == ResponseCode.INVALID_PARAMETER and "ends at 0, before 1" in (answer.remark or "")
         assert harness.ask_code(RequestCode.WMQ_PROMOTE).code == ResponseCode.SUCCESS
@@ -76,3 +79,11 @@ def test_a_master_that_hands_over_stores_and_releases_nothing(tmp_path: Path) ->
         harness.broker.parts.replication.resume()
         harness.settle()
         assert harness.bodies("T") == [b"timer"]
+
+
+def test_a_slave_that_has_never_followed_is_not_promoted(tmp_path: Path) -> None:
+    """Its epoch would not be later than that of a master which it does not know."""
+    with BrokerHarness(tmp_path, **SLAVE) as harness:
+        answer = harness.ask_code(RequestCode.WMQ_PROMOTE)
+        assert answer.code == ResponseCode.INVALID_PARAMETER and "never followed a master" in (answer.remark or "")
+        assert not state_of(harness).is_master

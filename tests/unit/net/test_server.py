@@ -280,6 +280,31 @@ def test_an_earlier_alarm_replaces_a_later_one() -> None:
     serve(core, play)
 
 
+def test_a_closed_server_runs_no_tick() -> None:
+    """Connections that end later, workers and alarms cause none."""
+    core = FakeCore()
+
+    async def run() -> None:
+        server = Server(core, limits=Limits())
+        port = await server.listen("127.0.0.1", 0)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: bool(server.connections))
+        core.wait_ms = 1
+        done: list[int] = []
+        server.schedule_tick()
+        await server.close()
+        ticks, rounds = core.ticks, core.rounds
+        server.on_loop(lambda: done.append(1))
+        server.schedule_tick()
+        writer.close()
+        await until(lambda: bool(done) and core.lost == 1)
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        assert (core.ticks, core.rounds) == (ticks, rounds)
+
+    asyncio.run(run())
+
+
 def test_timed_ticks_continue_while_the_ends_of_rounds_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "FAILED_TICK_MS", 1)
     core = FakeCore()

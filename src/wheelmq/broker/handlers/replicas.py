@@ -100,6 +100,12 @@ def promote(request: Request, context: Context, replication: Replication) -> Ans
             ResponseCode.INVALID_PARAMETER,
             f"the log of this slave ends at {end}, before {least_end}: it would lose messages as the master",
         )
+    if replication.epochs.last is None and end == 0:
+        raise PeerError(
+            ResponseCode.INVALID_PARAMETER,
+            "this slave has never followed a master, so it would begin with an empty log. If there is no master, start "
+            "the broker with broker_id=0",
+        )
     replication.promote(f"a request from {peer_text(request.connection)}")
     return reply()
 

@@ -18,9 +18,12 @@ from wheelmq.system.disk import Disk
 
 log = logging.getLogger(__name__)
 
-NONCE_BITS: Final = 12
-"""Random low bits of an epoch's number. Without a controller, two masters may begin an epoch at the same position."""
+START_BITS: Final = 10
+"""The low bits of an epoch's number count the unclean starts of one master."""
+NONCE_BITS: Final = 8
+"""The next bits are random. Without a controller, two slaves may be promoted at the same time."""
 NUMBER_MAX: Final = (1 << 31) - 1
+"""The upper 13 bits count the promotions. So a promoted slave is later than its former master, which starts again."""
 
 
 class Epochs:
@@ -61,11 +64,17 @@ class Epochs:
         if list(epochs) != self._epochs:
             self._write(list(epochs))
 
-    def next_number(self, randomness: Random) -> int:
-        """Return a number for the next epoch that no other master chooses. It is greater than all known ones."""
+    def next_for_start(self, randomness: Random) -> int:
+        """Return a number for the epoch of a master that starts again. It is less than that of any later promotion."""
         last = self.last
-        period = (0 if last is None else last.number >> NONCE_BITS) + 1
-        return min(period << NONCE_BITS | randomness.getrandbits(NONCE_BITS), NUMBER_MAX)
+        return self.next_for_promotion(randomness) if last is None else min(last.number + 1, NUMBER_MAX)
+
+    def next_for_promotion(self, randomness: Random) -> int:
+        """Return a number for the epoch of a new master. No other master chooses it."""
+        last = self.last
+        term = (0 if last is None else last.number >> START_BITS + NONCE_BITS) + 1
+        number = (term << NONCE_BITS | randomness.getrandbits(NONCE_BITS)) << START_BITS
+        return min(number, NUMBER_MAX)
 
     def at(self, position: LogPosition) -> tuple[Epoch, LogPosition | None]:
         """Return the epoch of the byte at `position`, and the position at which it ends; None for the last one."""

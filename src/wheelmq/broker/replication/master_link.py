@@ -52,7 +52,11 @@ class MasterLink:
         *,
         replica_id: int | None,
     ) -> None:
-        """Begin a connection. `replica_id` is None for a classic master, which knows no epochs."""
+        """Begin a connection. `replica_id` is None for a classic master, which knows no epochs.
+
+        The master sends the log again from its last whole record, which the first report names.
+        """
+        replica_log.drop_incomplete()
         self._commit_log = commit_log
         self._replica_log = replica_log
         self._epochs = epochs

@@ -67,9 +67,9 @@ class Replication:
         """Begin an epoch unless the last stop was clean. Then no other log can differ within the last epoch."""
         epochs, log_ = self.epochs, self._store.log
         if epochs.last is None:
-            epochs.begin(epochs.next_number(self._randomness), log_.start)
+            epochs.begin(epochs.next_for_start(self._randomness), log_.start)
         elif not self._store.last_stop_was_clean:
-            epochs.begin(epochs.next_number(self._randomness), log_.end)
+            epochs.begin(epochs.next_for_start(self._randomness), log_.end)
         last = epochs.last
         assert last is not None
         if topics.version.state_version != last.number:
@@ -78,7 +78,7 @@ class Replication:
     def promote(self, why: str) -> None:
         """Become the master, under a new epoch. The shell closes the connection to the former master."""
         self.link = None
-        self._promotion.promote(self.epochs.next_number(self._randomness))
+        self._promotion.promote(self.epochs.next_for_promotion(self._randomness))
         log.warning("this broker is the master now, after %s; its log ends at %d", why, self._store.log.end)
 
     def hand_over(self, successor: str) -> None:

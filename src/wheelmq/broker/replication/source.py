@@ -114,9 +114,9 @@ class ReplicaSource:
                 head = EPOCH_DATA.pack(STATE_TRANSFER, stop - at, at, epoch.number, epoch.start, confirmed)
             else:
                 head = DATA.pack(at, stop - at)
-            yield head, log.read(at, stop - at)
-            progress.sent = LogPosition(stop)
+            progress.sent = LogPosition(stop)  # the caller may end the iteration at any frame
             bytes_max -= stop - at
+            yield head, log.read(at, stop - at)
 
     def heartbeat(self, confirmed: LogPosition) -> bytes:
         """Return a frame without bytes, or nothing before the first report."""
