@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash brokers hang crowd states sweeps sim bench lock clean
+.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash failover brokers hang crowd states sweeps sim bench lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,10 @@ crash: install ## Kill every part 80 times under load, and a broker 600 times un
 	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),80) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush SYNC_FLUSH $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush ASYNC_FLUSH $(if $(SEED),--seed $(SEED))
+
+failover: install ## Lose a master, its disk or its network 1,000 times, and promote the slave (LOSSES=n for each mode; 70 min).
+	$(BIN)/python -m tests.failover.run --losses $(or $(LOSSES),500) --mode SYNC_MASTER $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.failover.run --losses $(or $(LOSSES),500) --mode ASYNC_MASTER $(if $(SEED),--seed $(SEED))
 
 brokers: install ## Run several brokers under one application, two applications, executors of their own (5 min).
 	BROKERS=whole $(BIN)/pytest tests/crash/test_brokers.py

@@ -138,8 +138,8 @@ class Run:
         self._seed = seed
         self.group = Group(home, mode, seed)
         self.outcome = Outcome(seed, mode)
-        self._lag_ms = 0
-        """The replication lag that the master reported last."""
+        self._replicated_ms = 0
+        """The last report of the master says that a replica has all that it acknowledged before this time."""
         self.load: Load
         self.follower: Follower
 
@@ -179,9 +179,10 @@ class Run:
 
     async def _poll_lag(self) -> None:
         while True:
+            asked_ms = _now_ms()
             state = await self.group.master.state()
             if state is not None and state.is_master:
-                self._lag_ms = state.lag_ms
+                self._replicated_ms = asked_ms - state.lag_ms
             await asyncio.sleep(REPORT_S)
 
     # One loss --------------------------------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ class Run:
             self.outcome.failover_ms.append(round(1000 * (time.monotonic() - began)))
 
     def _begin_exposure(self) -> None:
-        self._exposed_from_ms = _now_ms() - self._lag_ms - round(2000 * REPORT_S)
+        self._exposed_from_ms = self._replicated_ms
 
     def _end_exposure(self, loss: Loss) -> None:
         if loss in PROMOTES:

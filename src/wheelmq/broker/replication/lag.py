@@ -18,9 +18,12 @@ class ReplicationLag:
         self._marks: deque[tuple[LogPosition, int]] = deque()
 
     def note_end(self, end: LogPosition, now_ms: int) -> None:
-        """Note that the log ends at `end`."""
-        if not self._marks or (end > self._marks[-1][0] and now_ms - self._marks[-1][1] >= MARK_MS):
-            self._marks.append((end, now_ms))
+        """Note that the log ends at `end`. Bytes within MARK_MS count as old as the first of them."""
+        if not self._marks or now_ms - self._marks[-1][1] >= MARK_MS:
+            if not self._marks or end > self._marks[-1][0]:
+                self._marks.append((end, now_ms))
+        elif end > self._marks[-1][0]:
+            self._marks[-1] = (end, self._marks[-1][1])
 
     def note_acked(self, position: LogPosition) -> None:
         """Note that a replica has the log up to `position`."""
