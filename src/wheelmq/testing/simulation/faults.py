@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import errno
 from random import Random
+from typing import Final
 
 from wheelmq.testing.disk import Call, SimulatedDisk
 from wheelmq.testing.simulation.times import CLOCK_ERROR_MS_MAX, HOUR_MS
 from wheelmq.testing.simulation.world import World
 from wheelmq.testing.stops import Stops
+
+OF_DISK_ORDER: Final = frozenset(
+    (
+        "block.checkpoint",
+        "block.synced",
+        "checkpoint.before",
+        "checkpoint.written",
+        "delay_offsets.written",
+        "flush.log_synced",
+        "mark.before",
+        "mark.written",
+        "replace.renamed",
+        "replace.written",
+        "snapshot.before",
+        "snapshot.written",
+    )
+)
+"""Failpoints between two writes whose order on disk matters. A power cut there shows a wrong order."""
 
 
 class Faults:
@@ -78,12 +97,21 @@ class Faults:
         self._disk.used = self._world.randomness.choice((0.0, 0.86, 0.86, 0.95))
 
     def will_die(self) -> None:
-        """Have the broker killed: soon, or at a failpoint whose name was passed. So rare ones are met as often."""
+        """Have the broker killed: soon, or at a failpoint whose name was passed. So rare ones are met as often.
+
+        Half of the named ones are between two writes to disk.
+        """
         r, passed = self._world.randomness, sorted(set(self._stops.passed))
+        of_order = [name for name in passed if name in OF_DISK_ORDER]
         if passed and r.random() < 0.5:
-            self._stops.arm_in(r.choice(passed))
+            self._stops.arm_in(r.choice(of_order if of_order and r.random() < 0.5 else passed))
         else:
             self._stops.arm(r.randint(0, 60))
+
+    @staticmethod
+    def power_share(point: str | None) -> float:
+        """Return the share of kills at `point` that come with a power cut."""
+        return 0.8 if point in OF_DISK_ORDER else 0.4
 
     def cut_power(self) -> None:
         world, r = self._world, self._world.randomness

@@ -125,7 +125,7 @@ class Simulation:
             if self._harness.is_running:
                 self._tick()
         except Died as died:
-            self._died(f"died at {died}")
+            self._died(f"died at {died}", str(died))
         if not self._harness.is_running:
             return
         if self._harness.broker.parts.health.failure is not None:
@@ -265,8 +265,11 @@ class Simulation:
     def _die_now(self) -> None:
         raise Died("no failpoint")
 
-    def _died(self, why: str) -> None:
-        """Kill the process; in some cases also cut the power, which loses data that was not synced."""
+    def _died(self, why: str, point: str | None = None) -> None:
+        """Kill the process, at the failpoint `point` if it is given; in some cases also cut the power.
+
+        A power cut loses data that was not synced.
+        """
         world = self._world
         world.trace.note(f"  the broker {why}")
         world.counts["kills"] += 1
@@ -274,7 +277,7 @@ class Simulation:
         self._collect()
         self._harness.crash()
         self._stopped()
-        if world.chance(0.4):
+        if world.chance(self._faults.power_share(point)):
             self._faults.cut_power()
 
     def _stop_cleanly(self) -> None:
