@@ -31,10 +31,12 @@ from wheelmq.formats.units import LogPosition
 from wheelmq.net.limits import Limits, SocketOptions
 from wheelmq.net.replica_port import ReplicaPort
 from wheelmq.net.server import Server
+from wheelmq.net.server_tls import ServerTls, open_server_tls
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
 from wheelmq.system.memory import COLLECTION_S, Collections, FreedMemory, keep_freed_memory
 from wheelmq.system.open_files import connections_possible
+from wheelmq.system.tls_client import client_tls
 from wheelmq.system.workers import ThreadWorker, Workers
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class BrokerApp:
         self.hooks = hooks or Hooks()
         """Register hooks here, before the start or later."""
         self._server: Server | None = None
+        self._tls: ServerTls | None = None
         self._workers: Workers | None = None
         self.broker: Broker | None = None
         self.registration: Registrar | None = None
@@ -95,11 +98,13 @@ class BrokerApp:
         """Set once the broker has failed and must stop, for example because its disk failed."""
 
     async def start(self) -> None:
-        """Compile or load the kernels, recover the store, listen and register. Raises StoreLocked, OSError.
+        """Compile or load the kernels, recover the store, listen and register.
 
-        A broker that must change its role first does not listen: see `next_life`.
+        A broker that must change its role first does not listen: see `next_life`. Raises TlsError, StoreLocked,
+        OSError.
         """
         loop = asyncio.get_running_loop()
+        self._open_tls()
         if (warning := body_size_warning(self.settings)) is not None:
             log.warning(warning)
         keep_freed_memory()
@@ -125,6 +130,7 @@ class BrokerApp:
             limits=_limits(self.settings),
             sockets=_socket_options(self.settings.broker),
             after_tick=partial(self._stop_if_failed, broker.parts.health),
+            tls=self._tls,
         )
         shell.open(self._server)
         await self._server.listen(self.settings.broker.listen_host, self.settings.broker.listen_port)
@@ -206,6 +212,14 @@ class BrokerApp:
         self.next_life = between
         self.stopped.set()
 
+    def _open_tls(self) -> None:
+        """Load the certificates of the server and of own connections. Raises TlsError."""
+        settings = self.settings.tls
+        outgoing = client_tls(settings.outgoing_options())
+        if outgoing is not None:
+            outgoing.context()  # a bad file is an error of the start, not of each registration
+        self._tls = open_server_tls(settings.server_options(), lambda: settings.mode, clock=SystemClock())
+
     def _add_memory_tasks(self, broker: Broker, workers: Workers) -> None:
         """Collect garbage at quiet times, and return freed memory to the system."""
         freed_memory, collections = FreedMemory(), Collections(broker.parts.clock.monotonic)
@@ -256,6 +270,8 @@ class BrokerApp:
             await self.registration.stop()
         if self._server is not None:
             await self._server.close()
+        if self._tls is not None:
+            await self._tls.stop()
         if self._workers is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
         await asyncio.sleep(0)  # the loop runs the last callbacks of the workers

@@ -15,6 +15,7 @@ from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.overdue import overdue
 from wheelmq.broker.overview import LATENESS_MS, waiting_by_place
 from wheelmq.delay import intake
+from wheelmq.formats.certificate import DAY_MS
 from wheelmq.observe.histogram import Histogram
 
 BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
@@ -50,6 +51,7 @@ class Families:
         yield from self._transactions()
         yield from self._replication()
         yield from self._own()
+        yield from self._tls()
 
     # Families ------------------------------------------------------------------------------------------------------
 
@@ -195,6 +197,28 @@ class Families:
         for topic, seconds in sorted(counts.seconds.items()):
             latency.add_metric([*self._labels.values(), topic], *_buckets(seconds, FINISH_S))
         yield latency
+
+    def _tls(self) -> Iterator[Metric]:
+        """Yield the metrics of encrypted connections, if the broker has a certificate."""
+        figures = self._sources.shell_figures()
+        expires_ms = figures.get("tls_certificate_expires_ms")
+        if expires_ms is None:
+            return
+        days = (expires_ms - self._sources.clock.now_ms()) / DAY_MS
+        yield self._gauge("wheelmq_tls_certificate_expiry_days", "Days until the certificate expires", days)
+        yield self._total(
+            "wheelmq_tls_certificate_reloads", "Certificates loaded after the start", figures["tls_reloads"]
+        )
+        yield self._gauge(
+            "wheelmq_tls_waiting", "Connections before their first byte or handshake", figures["tls_waiting"]
+        )
+        outcomes = {
+            "completed": figures["tls_handshakes"],
+            "failed": figures["tls_failed_handshakes"],
+            "late": figures["tls_late_handshakes"],
+            "rejected_plain": figures["tls_rejected_plain"],
+        }
+        yield self._counter("wheelmq_tls_handshakes", "New connections by their outcome", "how", outcomes)
 
     # Kinds of families ---------------------------------------------------------------------------------------------
 

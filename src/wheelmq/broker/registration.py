@@ -19,6 +19,7 @@ from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.system.clock import Clock
 from wheelmq.system.rate_limited_log import RateLimitedLog
+from wheelmq.system.tls_client import client_tls
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class _NameServer:
         """Whether it has accepted a registration."""
         self.master: MasterAddress | None = None
         """The master of this slave, as the last answer names it."""
-        self._caller = RpcClient(address, on_lost=self.wanted.set)
+        self._caller = RpcClient(address, on_lost=self.wanted.set, tls=client_tls(settings.tls.outgoing_options()))
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -15,6 +15,7 @@ from msgspec import Meta, field
 from wheelmq.broker.replication.settings import BrokerRole, ReplicationSettings
 from wheelmq.config.bounds import Count, DurationMs, EpochMs, Name, Percent, Port, Positive, WaitMs
 from wheelmq.config.setting import Setting, SettingsTable, SettingsTables
+from wheelmq.config.tls import TlsSettings
 from wheelmq.delay.settings import BlockSettings, LevelSettings, TimerSettings
 from wheelmq.store.settings import ExpirySettings, IndexSettings, StoreSettings
 
@@ -329,6 +330,7 @@ class BrokerSettings(SettingsTables, kw_only=True):
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
 
     @property
     def starts_as_slave(self) -> bool:

@@ -11,7 +11,16 @@ import click
 
 from wheelmq.cli.config_options import config_option, print_notes, set_option, settings_of
 from wheelmq.cli.hooks import hook_option, load_hooks
-from wheelmq.cli.part import CannotStart, home_option, log, port_errors, run_part, say, supervised_options
+from wheelmq.cli.part import (
+    TLS_TEXTS,
+    CannotStart,
+    home_option,
+    log,
+    port_errors,
+    run_part,
+    say,
+    supervised_options,
+)
 
 if TYPE_CHECKING:
     from wheelmq.broker.app import BrokerApp
@@ -109,12 +118,14 @@ def _say_listening(app: BrokerApp, as_json: bool) -> None:
 
     assert app.broker is not None
     address = f"{app.settings.broker.ip}:{app.settings.broker.listen_port}"
-    text = f"Broker {app.settings.broker.name} listens on {address}; its store is {app.settings.store.path}."
+    tls = app.settings.tls.accepts
+    where = f"{address}{TLS_TEXTS[tls]}; its store is {app.settings.store.path}"
+    text = f"Broker {app.settings.broker.name} listens on {where}."
     for warning in start_warnings(app.settings, app.broker.parts.store):
         log.warning("%s", warning)
         if as_json:
             say(as_json, "warning", warning, warning=warning)
-    say(as_json, "listening", text, address=address, listen_host=app.settings.broker.listen_host)
+    say(as_json, "listening", text, address=address, listen_host=app.settings.broker.listen_host, tls=tls)
 
 
 def _say_failed(failure: BaseException, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from wheelmq.cli.config_options import config_option, print_notes, set_option, settings_of
-from wheelmq.cli.part import home_option, port_errors, run_part, say, supervised_options
+from wheelmq.cli.part import TLS_TEXTS, home_option, port_errors, run_part, say, supervised_options
 
 
 @click.command(name="nameserver", short_help="Run a name server alone.")
@@ -45,12 +45,14 @@ def command(
             options={"listen_port": (port, port_option)},
         )
         print_notes(reading.notes)
-        app = NameServerApp(settings, Origin(file, reading.given))
-        with port_errors(settings.listen_port, port_option):
+        app = NameServerApp(settings.nameserver, Origin(file, reading.given), settings.tls)
+        host = settings.nameserver.listen_host
+        with port_errors(settings.nameserver.listen_port, port_option):
             await app.start()
-        address = f"{settings.listen_host}:{app.port}"
-        text, host = f"The name server listens on {address}.", settings.listen_host
-        say(as_json, "listening", text, address=address, listen_host=host)
+        address = f"{host}:{app.port}"
+        tls = settings.tls.accepts
+        text = f"The name server listens on {address}{TLS_TEXTS[tls]}."
+        say(as_json, "listening", text, address=address, listen_host=host, tls=tls)
         await stop.wait()
         await app.stop()
         return 0

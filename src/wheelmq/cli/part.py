@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -25,6 +26,9 @@ Life = Callable[[asyncio.Event], Awaitable[int]]
 """A part's main coroutine. It returns the exit code after the event is set."""
 
 log = logging.getLogger("wheelmq")
+
+TLS_TEXTS: Final = {"disabled": "", "permissive": ", with TLS and without", "enforcing": ", with TLS only"}
+"""The connections that a server accepts, by its mode, after its address."""
 
 home_option = click.option(
     "--home",

@@ -163,10 +163,21 @@ def _hours(value: str) -> tuple[Any, str]:
     return ";".join(part.strip().zfill(2) for part in value.split(";")), ""
 
 
+def _words(true: str, false: str) -> Any:
+    """Return the conversion of a boolean to one of two words."""
+
+    def convert(value: str) -> tuple[Any, str]:
+        return (true if value == "true" else false), ""
+
+    return convert
+
+
 _CONVERSIONS: Final[dict[str, Any]] = {
     "mappedFileSizeConsumeQueue": _units,
     "registerNameServerPeriod": _within(10_000, 60_000),
     "diskMaxUsedSpaceRatio": _within(10, 95),
     "deleteWhen": _hours,
+    "useTLS": _words("always", "never"),
+    "tls.client.authServer": _words("chain", "none"),
 }
 """The conversions of some keys: the value to use, and a note or an empty text."""

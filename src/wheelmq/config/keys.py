@@ -54,6 +54,13 @@ def refused(name: str, kind: Kind, default: str, why: str, unit: str = "") -> Ap
 
 
 SECRETS: Final = frozenset(
-    {"initAuthenticationUser", "innerClientAuthenticationCredentials", "metricsGrpcExporterHeader", "socksProxyConfig"}
+    {
+        "initAuthenticationUser",
+        "innerClientAuthenticationCredentials",
+        "metricsGrpcExporterHeader",
+        "socksProxyConfig",
+        "tls.client.keyPassword",
+        "tls.server.keyPassword",
+    }
 )
 """Keys whose values are never printed."""

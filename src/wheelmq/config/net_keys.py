@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wheelmq.config.keys import Kind, honoured, no_effect, refused
+from wheelmq.config.keys import Kind, honoured, no_effect
 
 BOOLEAN, INT, LONG, TEXT = Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.TEXT
 
@@ -55,12 +55,7 @@ CLIENT_KEYS: Final = (
     no_effect("clientSocketRcvBufSize", INT, "0", _SERVERS, "B"),
     no_effect("clientPooledByteBufAllocatorEnable", BOOLEAN, "false", _SERVERS),
     no_effect("clientCloseSocketIfTimeout", BOOLEAN, "true", _SERVERS),
-    refused(
-        "useTLS",
-        BOOLEAN,
-        "false",
-        "connections to name servers are not encrypted: remove it, and protect the network",
-    ),
+    honoured("useTLS", BOOLEAN, "false"),
     no_effect("socksProxyConfig", TEXT, "{}", _SERVERS),
     no_effect(
         "writeBufferHighWaterMark",

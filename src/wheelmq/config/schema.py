@@ -31,19 +31,15 @@ class Schema(Generic[T]):
     """The settings of a part, by all their names. All else is derived from the fields of its tables."""
 
     shape: type[T]
-    """A struct with one field per table, or one table."""
+    """A struct with one field per table."""
     rows: Mapping[str, ApacheKey]
     """Apache's keys, by name."""
-    only_table: str = ""
-    """The name of the table, if `shape` is one table."""
 
     @cached_property
     def tables(self) -> Mapping[str, type[SettingsTable]]:
-        """Return the fields' tables by name: those of `shape`, or `shape` itself as the only one."""
-        if issubclass(self.shape, SettingsTables):
-            return setting.tables_of(self.shape)
-        assert issubclass(self.shape, SettingsTable) and self.only_table, self.shape
-        return {self.only_table: self.shape}
+        """Return the tables by name."""
+        assert issubclass(self.shape, SettingsTables), self.shape
+        return setting.tables_of(self.shape)
 
     @cached_property
     def fields(self) -> dict[str, Declared]:
@@ -93,7 +89,7 @@ class Schema(Generic[T]):
             self._table(settings, table).check()
 
     def _table(self, settings: T, table: str) -> SettingsTable:
-        found = settings if self.only_table else getattr(settings, table)
+        found = getattr(settings, table)
         assert isinstance(found, SettingsTable)
         return found
 
@@ -123,7 +119,7 @@ class Schema(Generic[T]):
     def make(self, values: Mapping[str, Any]) -> T:
         """Return settings with `values`, by name. The others have their defaults. Raises ValueError."""
         found = {name: self.tables[name](**keys) for name, keys in setting.nested(self.tables, values).items()}
-        made: Any = found[self.only_table] if self.only_table else self.shape(**found)
+        made: Any = self.shape(**found)
         return cast(T, made)
 
     def changed(self, settings: T, changes: Mapping[str, Any]) -> T:

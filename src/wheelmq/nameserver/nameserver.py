@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable
 
 from wheelmq.config.changes import ChangeRejected, Configuration, Origin
+from wheelmq.config.tls import TlsSettings
 from wheelmq.formats.wire import bodies, frame, headers
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -18,7 +19,7 @@ from wheelmq.nameserver import compressed
 from wheelmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from wheelmq.nameserver.listings import Listings
 from wheelmq.nameserver.routes import EXPIRY_MS, LiveBroker, RouteTable
-from wheelmq.nameserver.settings import NAME_SERVER, NameServerSettings
+from wheelmq.nameserver.settings import NAME_SERVER, NameServerSettings, NameServerTables
 from wheelmq.net.server import ServerConnection
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
@@ -28,10 +29,24 @@ log = logging.getLogger(__name__)
 
 
 class NameServer:
-    def __init__(self, settings: NameServerSettings, *, disk: Disk, clock: Clock, origin: Origin | None = None) -> None:
+    def __init__(
+        self,
+        settings: NameServerSettings,
+        *,
+        disk: Disk,
+        clock: Clock,
+        origin: Origin | None = None,
+        tls: TlsSettings | None = None,
+    ) -> None:
+        """Create a name server. It answers requests for `settings` and `tls`, and changes them."""
         self.settings = settings
         self.configuration = Configuration(
-            NAME_SERVER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
+            NAME_SERVER,
+            NameServerTables(nameserver=settings, tls=tls or TlsSettings()),
+            origin or Origin(),
+            disk=disk,
+            clock=clock,
+            changed=self._settings_changed,
         )
         self.routes = RouteTable(lambda: settings.delete_topic_with_broker_registration)
         self.kv = KvConfig(disk, settings.kv_config_path)

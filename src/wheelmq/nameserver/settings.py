@@ -5,15 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
+from msgspec import field
+
 from wheelmq.config.bounds import Count, Port, Positive
 from wheelmq.config.namesrv_keys import CONTROLLER_KEYS, NAMESRV_KEYS
 from wheelmq.config.net_keys import CLIENT_KEYS, SERVER_KEYS
 from wheelmq.config.schema import Schema, by_name
-from wheelmq.config.setting import Setting, SettingsTable
+from wheelmq.config.setting import Setting, SettingsTable, SettingsTables
+from wheelmq.config.tls import TlsSettings
+from wheelmq.config.tls_keys import TLS_KEYS
 
 
 class NameServerSettings(SettingsTable, kw_only=True):
-    """[nameserver]: all settings. Only `NameServer.configuration` sets fields, and only mutable ones."""
+    """[nameserver]: routes, limits and addresses. Only `NameServer.configuration` sets mutable ones."""
 
     kv_config_path: Annotated[Path, Setting("kv_config_path", "kvConfigPath")]
     """The file of the key-value config."""
@@ -59,6 +63,13 @@ class NameServerSettings(SettingsTable, kw_only=True):
     """Seconds from the start without routes, with `waits_for_service`."""
 
 
+class NameServerTables(SettingsTables, kw_only=True):
+    """All settings of a name server, by the tables of a TOML file."""
+
+    nameserver: NameServerSettings
+    tls: TlsSettings = field(default_factory=TlsSettings)
+
+
 NAME_SERVER: Final = Schema(
-    NameServerSettings, by_name(NAMESRV_KEYS, SERVER_KEYS, CLIENT_KEYS, CONTROLLER_KEYS), only_table="nameserver"
+    NameServerTables, by_name(NAMESRV_KEYS, SERVER_KEYS, CLIENT_KEYS, CONTROLLER_KEYS, TLS_KEYS)
 )

@@ -11,6 +11,8 @@ from wheelmq.formats.disk.message import Host
 from wheelmq.formats.wire.command_text import HEAD_BYTES, frame_text
 from wheelmq.system.rate_limited_log import RateLimitedLog
 
+TLS_OVERHEAD: Final = "tls_overhead_bytes"
+"""Name of an extra information of transports with TLS: bytes that the encryption adds."""
 _ACKNOWLEDGED: Final = struct.Struct("@120xQ")
 """`tcpi_bytes_acked` in Linux's `struct tcp_info`."""
 
@@ -50,7 +52,12 @@ class AnswerWriter:
     @property
     def bytes_drained(self) -> int:
         """Bytes of answers that have left since the connection opened."""
-        return self._written_bytes - self._transport.get_write_buffer_size()
+        return self._socket_bytes - self._transport.get_write_buffer_size()
+
+    @property
+    def _socket_bytes(self) -> int:
+        """Bytes that were written to the socket. With TLS they are more than those of the frames."""
+        return self._written_bytes + int(self._transport.get_extra_info(TLS_OVERHEAD, 0))
 
     def write(self, frames: bytes, connection: Requester) -> None:
         """Write frames, unless the transport closes.
@@ -73,7 +80,7 @@ class AnswerWriter:
         A killed client resets its connection. That alone is no failure: it may have read all answers.
         """
         acknowledged = _bytes_acknowledged(self._transport)
-        if acknowledged is None or acknowledged < self._written_bytes:
+        if acknowledged is None or acknowledged < self._socket_bytes:
             self._warn(connection, error)
 
     def _warn(self, connection: Requester, error: Exception) -> None:

@@ -13,6 +13,7 @@ from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command, FrameError
 from wheelmq.net.errors import CallError, Refused, Unreachable
+from wheelmq.system.tls_client import ClientTls, problem_text
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ class RpcClient:
     that times out while nothing arrived drops the connection.
 
     `on_request` receives the requests of the server. Its result is the answer, either at once or when awaited.
-    `on_lost` runs when the connection breaks. `sign` completes each request before it is sent.
+    `on_lost` runs when the connection breaks. `sign` completes each request before it is sent. `tls` encrypts the
+    connection.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class RpcClient:
         on_request: OnRequest | None = None,
         on_lost: Callable[[], None] | None = None,
         sign: Callable[[Command], None] | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.address = address
+        self._tls = tls
         self._on_request = on_request
         self._on_lost = on_lost
         self._sign = sign
@@ -154,12 +158,21 @@ class RpcClient:
         host, _, port = self.address.rpartition(":")
         try:
             async with asyncio.timeout(timeout_s):
-                reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=READ_BYTES)
-        except (OSError, TimeoutError) as error:
+                reader, writer = await self._dial(host.strip("[]"), int(port))
+        except TimeoutError as error:
             raise Unreachable(f"{self.address} cannot be reached: {error or 'no answer in time'}") from None
+        except OSError as error:
+            raise Unreachable(f"{self.address} cannot be reached: {problem_text(error)}") from None
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader, self._writer = reader, writer
         self._task = asyncio.create_task(self._read(reader, writer))
+
+    async def _dial(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._tls is None:
+            return await asyncio.open_connection(host, port, limit=READ_BYTES)
+        context = await asyncio.to_thread(self._tls.context)  # it may read files
+        name = self._tls.server_name(host)
+        return await asyncio.open_connection(host, port, limit=READ_BYTES, ssl=context, server_hostname=name)
 
     def _opened(self, opening: asyncio.Task[None]) -> None:
         self._opening = None
@@ -186,8 +199,10 @@ class RpcClient:
                 if at:
                     del buffer[:at]
             self._lose(writer, CallError(f"{self.address} closed the connection"))
-        except (OSError, FrameError) as error:
+        except FrameError as error:
             self._lose(writer, CallError(f"the connection to {self.address} failed: {error}"))
+        except OSError as error:
+            self._lose(writer, CallError(f"the connection to {self.address} failed: {problem_text(error)}"))
         except Exception as error:
             log.exception("an error occurred while reading from %s", self.address)
             problem = f"dropped the connection to {self.address}: {type(error).__name__}: {error}"

@@ -19,12 +19,14 @@ from wheelmq.formats.disk.message import Host
 from wheelmq.formats.wire.frame import FrameError
 from wheelmq.net.answer_writer import AnswerWriter
 from wheelmq.net.core import Core
+from wheelmq.net.entrance import Entrance
 from wheelmq.net.frame_deadline import FrameDeadline
 from wheelmq.net.idle_check import IdleCheck
 from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
 from wheelmq.net.memory_guard import MemoryGuard
 from wheelmq.net.receive_buffer import ReceiveBuffer
 from wheelmq.net.round_robin import RoundRobin
+from wheelmq.net.server_tls import ServerTls
 from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
@@ -293,6 +295,7 @@ class Server:
         limits: Limits | None = None,
         sockets: SocketOptions | None = None,
         after_tick: Callable[[], None] | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """Create a server that does not listen yet. It calls `after_tick` after each round and tick."""
         self.core = core
@@ -315,6 +318,8 @@ class Server:
         """Connections that were closed because they made no progress."""
         self.failed_ticks = 0
         self._after_tick = after_tick
+        deadline_s = self.limits.frame_deadline_s
+        self._entrance = Entrance(tls, self._connect, deadline_s=deadline_s, is_full=self.is_crowded)
         self._listeners: list[asyncio.Server] = []
         self._is_closed = False
         """Whether the core is closed, or will be soon. It then ends no round and runs no tick."""
@@ -332,16 +337,19 @@ class Server:
     async def listen(self, host: str, port: int) -> int:
         """Listen on one more `host`. Return the port; the system chooses it if `port` is 0."""
         backlog = self.sockets.backlog
-        listener = await self.loop.create_server(lambda: ServerConnection(self), host, port, backlog=backlog)
+        listener = await self.loop.create_server(self._entrance.accept, host, port, backlog=backlog)
         self._listeners.append(listener)
         if self._idle_alarm is None and self.limits.idle_s:
             self._close_idle()
         self.schedule_tick()
         return int(listener.sockets[0].getsockname()[1])
 
+    def _connect(self) -> ServerConnection:
+        return ServerConnection(self)
+
     def is_crowded(self) -> bool:
         """Return whether there are too many connections for one more. Count and log the rejection."""
-        if len(self.connections) < self.limits.connections_max:
+        if len(self.connections) + self._entrance.waiting < self.limits.connections_max:
             return False
         self.refused += 1
         self.log.warn(
@@ -444,6 +452,7 @@ class Server:
             "postponed_turns": self.round_robin.postponed,
             "relieved_connections": self.memory_guard.closed,
             "failed_ticks": self.failed_ticks,
+            **self._entrance.figures(),
         }
 
     async def close(self) -> None:
@@ -451,6 +460,7 @@ class Server:
         self._is_closed = True
         for listener in self._listeners:
             listener.close()
+        self._entrance.close()
         for connection in list(self.connections):
             connection.close()
         for alarm in (self._alarm, self._idle_alarm):

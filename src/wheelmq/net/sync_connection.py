@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
+from wheelmq.system.tls_client import ClientTls, problem_text
 
 
 class SyncConnection:
-    """One connection, opened at the first call and again after a loss. Only one thread may use it at a time."""
+    """One connection, opened at the first call and again after a loss. Only one thread may use it at a time.
 
-    def __init__(self, address: str, timeout_s: float = 5.0) -> None:
+    `tls` encrypts it.
+    """
+
+    def __init__(self, address: str, timeout_s: float = 5.0, tls: ClientTls | None = None) -> None:
         self.address = address
         self.timeout_s = timeout_s
+        self._tls = tls
         self._socket: socket.socket | None = None
         self._opaque = 0
 
@@ -33,7 +39,7 @@ class SyncConnection:
                     return answer
         except OSError as error:
             self.close()
-            raise CallError(f"{self.address}: {error}") from None
+            raise CallError(f"{self.address}: {problem_text(error)}") from None
 
     def ask(self, command: Command) -> Command:
         """Call the server as `call` does. Raises Refused if the answer's code is not SUCCESS."""
@@ -52,17 +58,32 @@ class SyncConnection:
         if self._socket is not None and self._was_closed(self._socket):
             self.close()
         if self._socket is None:
-            host, _, port = self.address.rpartition(":")
-            self._socket = socket.create_connection((host, int(port)), self.timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = self._dial()
         return self._socket
+
+    def _dial(self) -> socket.socket:
+        host, _, port = self.address.rpartition(":")
+        host = host.strip("[]")
+        context = None if self._tls is None else self._tls.context()
+        plain = socket.create_connection((host, int(port)), self.timeout_s)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None or context is None:
+                return plain
+            return context.wrap_socket(plain, server_hostname=self._tls.server_name(host))
+        except BaseException:
+            plain.close()
+            raise
 
     def _was_closed(self, connection: socket.socket) -> bool:
         """Return whether the server has closed this idle connection. No request may be pending on it."""
         connection.settimeout(0)
         try:
+            if isinstance(connection, ssl.SSLSocket):
+                connection.recv(1)  # it handles messages of TLS itself, and any other byte answers no request
+                return True
             return connection.recv(1, socket.MSG_PEEK) == b""
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError):
             return False
         except OSError:
             return True

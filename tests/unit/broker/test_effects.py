@@ -72,6 +72,15 @@ ELSEWHERE: Final = {
     "timerRollWindowSlot": "delay/timer/test_long_stops.py",
     "timerWarmEnable": "delay/test_prefetch.py",
     "timerWheelEnable": "broker/test_send.py",
+    "tls.client.authServer": "broker/test_tls.py",
+    "tls.client.certPath": "broker/test_tls.py",
+    "tls.client.keyPath": "broker/test_tls.py",
+    "tls.client.trustCertPath": "broker/test_tls.py",
+    "tls.server.certPath": "broker/test_tls.py",
+    "tls.server.keyPath": "broker/test_tls.py",
+    "tls.server.mode": "broker/test_tls.py",
+    "tls.server.need.client.auth": "broker/test_tls.py",
+    "tls.server.trustCertPath": "broker/test_tls.py",
     "transactionCheckMax": "broker/test_transaction_checks.py",
     "transactionOpMsgMaxSize": "broker/test_transactions.py",
     "rejectTransactionMessage": "broker/test_transactions.py",
@@ -87,6 +96,7 @@ ELSEWHERE: Final = {
     "inSyncReplicas": "broker/test_replicas.py",
     "maxHaTransferByteInSecond": "broker/test_replicas.py",
     "slaveTimeout": "broker/test_replicas.py",
+    "useTLS": "broker/test_tls.py",
 }
 """The test files that set the field of each key."""
 

@@ -90,6 +90,8 @@ def test_an_impossible_length_is_rejected(length: int) -> None:
         (b"POST /v1 HTTP/1.1\r\n", "the peer speaks HTTP/1;"),
         (b"HTTP/1.1 400 Bad Request\r\n", "the peer speaks HTTP/1;"),
         (b"\x16\x03\x01\x02\x00\x01", "the peer speaks TLS;"),
+        (b"PROXY TCP4 10.0.0.7 10.0.0.8 1 2\r\n", "the peer begins with a header of the PROXY protocol"),
+        (b"\r\n\r\n\0\r\nQUIT\n", "the peer begins with a header of the PROXY protocol"),
         (b"\x16\x02\x01\x02\x00\x01", "a frame of 369230082 bytes"),
     ],
 )
