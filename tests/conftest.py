@@ -35,6 +35,7 @@ LONG = (
     "crash/test_skew.py",
     "crash/test_brokers.py",
     "system/test_up.py",
+    "system/test_tls.py",
     "compat",
     "crash",
     "fuzz",

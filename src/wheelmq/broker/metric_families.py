@@ -213,12 +213,13 @@ class Families:
             "wheelmq_tls_waiting", "Connections before their first byte or handshake", figures["tls_waiting"]
         )
         outcomes = {
-            "completed": figures["tls_handshakes"],
+            "tls": figures["tls_handshakes"],
             "failed": figures["tls_failed_handshakes"],
             "late": figures["tls_late_handshakes"],
+            "plain": figures["tls_plain"],
             "rejected_plain": figures["tls_rejected_plain"],
         }
-        yield self._counter("wheelmq_tls_handshakes", "New connections by their outcome", "how", outcomes)
+        yield self._counter("wheelmq_tls_connections", "New connections by their outcome", "how", outcomes)
 
     # Kinds of families ---------------------------------------------------------------------------------------------
 

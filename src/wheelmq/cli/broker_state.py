@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from wheelmq.system.tls_client import TlsOptions
 
 TIMEOUT_S: Final = 3.0
 
@@ -32,16 +35,17 @@ class _Metrics(msgspec.Struct):
     pipeline: _Pipeline
 
 
-def ask_state(port: int) -> BrokerState | None:
+def ask_state(port: int, tls: TlsOptions | None = None) -> BrokerState | None:
     """Ask the broker on `port` of this machine. Returns None without an answer that has such a state."""
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
     from wheelmq.formats.wire.frame import Command, FrameError
     from wheelmq.net.errors import CallError, Refused
     from wheelmq.net.sync_connection import SyncConnection
+    from wheelmq.system.tls_client import client_tls
 
     command = Command(code=RequestCode.WMQ_METRICS, ext=headers.write(headers.MetricsHeader()))
-    with closing(SyncConnection(f"127.0.0.1:{port}", TIMEOUT_S)) as link:
+    with closing(SyncConnection(f"127.0.0.1:{port}", TIMEOUT_S, client_tls(tls))) as link:
         try:
             found = msgspec.json.decode(link.ask(command).body, type=_Metrics)
         except (CallError, Refused, FrameError, msgspec.MsgspecError):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import parse_time
+from wheelmq.cli.tls_options import tls_options
+
+if TYPE_CHECKING:
+    from wheelmq.system.tls_client import TlsOptions
 
 
 @click.command(name="cancel", short_help="Cancel a delayed message.")
@@ -21,7 +26,8 @@ from wheelmq.cli.times import parse_time
 )
 @namesrv_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON line.")
-def command(topic: str, unique_key: str, at: str | None, namesrv: str, as_json: bool) -> None:
+@tls_options
+def command(topic: str, unique_key: str, at: str | None, namesrv: str, as_json: bool, tls: TlsOptions | None) -> None:
     """Cancel a pending message for TOPIC. The command asks every broker of the topic.
 
     Exit code 1 means that nothing was cancelled: the message was delivered or cancelled before, or no pending message
@@ -36,7 +42,7 @@ def command(topic: str, unique_key: str, at: str | None, namesrv: str, as_json: 
         due_ms = 0 if at is None else parse_time(at, clock.now_ms())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--at") from None
-    with plain_errors(namesrv), SyncProducer(namesrv, clock=clock) as producer:
+    with plain_errors(namesrv), SyncProducer(namesrv, tls=tls, clock=clock) as producer:
         result = producer.cancel(topic, unique_key, due_ms)
     if as_json:
         click.echo(json.dumps({"topic": topic, "unique_key": unique_key, "result": result}))

@@ -14,10 +14,12 @@ import click
 from wheelmq.cli.brokers import find_brokers
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import clock_text, time_text
+from wheelmq.cli.tls_options import tls_options
 
 if TYPE_CHECKING:
     from wheelmq.cli.due import Due
     from wheelmq.client.message import ReceivedMessage
+    from wheelmq.system.tls_client import TlsOptions
 
 SHOWN_CHARS = 200
 
@@ -29,7 +31,10 @@ SHOWN_CHARS = 200
 @click.option("--tags", default="*", show_default=True, help="Receive only these tags: A||B.")
 @namesrv_option
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON line.")
-def command(topic: str, group: str, count: int | None, tags: str, namesrv: str, as_json: bool) -> None:
+@tls_options
+def command(
+    topic: str, group: str, count: int | None, tags: str, namesrv: str, as_json: bool, tls: TlsOptions | None
+) -> None:
     """Consume TOPIC as a member of a group, until Ctrl-C or --count.
 
     A new group starts with the oldest message. If TOPIC does not exist yet, the command waits for it.
@@ -40,18 +45,20 @@ def command(topic: str, group: str, count: int | None, tags: str, namesrv: str, 
     """
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
     with plain_errors(namesrv):
-        asyncio.run(_consume(topic, group, count, tags, namesrv, as_json=as_json))
+        asyncio.run(_consume(topic, group, count, tags, namesrv, tls, as_json=as_json))
 
 
-async def _consume(topic: str, group: str, count: int | None, tags: str, namesrv: str, *, as_json: bool) -> None:
+async def _consume(
+    topic: str, group: str, count: int | None, tags: str, namesrv: str, tls: TlsOptions | None, *, as_json: bool
+) -> None:
     from wheelmq.cli.due import Levels, due_of_received
     from wheelmq.client import Admin, ConsumerSettings, PushConsumer
 
-    consumer = PushConsumer(namesrv, group, ConsumerSettings(concurrency=1))
+    consumer = PushConsumer(namesrv, group, ConsumerSettings(concurrency=1), tls=tls)
     over = asyncio.Event()
     seen = 0
 
-    admin = Admin(namesrv)
+    admin = Admin(namesrv, tls=tls)
     levels = Levels(admin.broker_config)
 
     async def show(message: ReceivedMessage) -> None:
@@ -67,7 +74,7 @@ async def _consume(topic: str, group: str, count: int | None, tags: str, namesrv
     consumer.subscribe(topic, show, tags)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
-    if not await find_brokers(namesrv):  # raises if no name server answers, so that the command does not wait for one
+    if not await find_brokers(namesrv, tls):  # raises if no name server answers: the command does not wait for one
         click.echo(f"No broker is registered at {namesrv} yet. The command waits for one; is it up?", err=True)
     async with admin, consumer:
         if not as_json:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from wheelmq.cli import ports, stores
-from wheelmq.cli.part import home_option
+from wheelmq.cli.check import Check, CheckStatus
+from wheelmq.cli.config_options import config_option, set_option
+from wheelmq.cli.part import CannotStart, home_option
+
+if TYPE_CHECKING:
+    from wheelmq.broker.settings import BrokerSettings
+    from wheelmq.config.tls import TlsSettings
 
 GIB: Final = 1 << 30
 DISK_FREE_MIN: Final = 5 * GIB // 2
@@ -64,32 +70,22 @@ LATE_MS: Final = 1000
 LATE: Final = "the broker's log says why, see the lines with `timer:` and `pipeline:`"
 
 
-class CheckStatus(StrEnum):
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True)
-class Check:
-    name: str
-    status: CheckStatus
-    detail: str
-    advice: str = ""
-
-
 @click.command(name="doctor", short_help="Check that WheelMQ can run on this machine.")
 @home_option
 @click.option("--namesrv-port", type=click.IntRange(1, 65535), default=9876, show_default=True)
 @click.option("--broker-port", type=click.IntRange(1, 65535), default=10911, show_default=True)
+@config_option
+@set_option
 @click.option("--json", "as_json", is_flag=True, help="Print each check as a JSON line.")
-def command(home: Path, namesrv_port: int, broker_port: int, as_json: bool) -> None:
-    """Check Java, Spark, ports, disk, memory, clock and limits.
+def command(
+    home: Path, namesrv_port: int, broker_port: int, file: Path | None, pairs: tuple[str, ...], as_json: bool
+) -> None:
+    """Check Java, Spark, ports, disk, memory, clock, limits and certificates.
 
-    Exit code 1 means that a check failed and needs a repair.
+    The settings name the files of certificates. Exit code 1 means that a check failed and needs a repair.
     """
     failed = False
-    for check in run_checks(home, (("name server", namesrv_port), ("broker", broker_port))):
+    for check in run_checks(home, (("name server", namesrv_port), ("broker", broker_port)), file, pairs):
         failed |= check.status is CheckStatus.FAIL
         click.echo(json.dumps(asdict(check)) if as_json else check_text(check))
         sys.stdout.flush()
@@ -104,8 +100,21 @@ def check_text(check: Check) -> str:
     return f"{line}\n      {'':<12} -> {check.advice}" if check.advice else line
 
 
-def run_checks(home: Path, wanted_ports: tuple[tuple[str, int], ...]) -> Iterator[Check]:
-    """Yield the checks in order. A check that raises becomes a warning and does not end the others."""
+def run_checks(
+    home: Path, wanted_ports: tuple[tuple[str, int], ...], file: Path | None = None, pairs: tuple[str, ...] = ()
+) -> Iterator[Check]:
+    """Yield the checks in order. A check that raises becomes a warning and does not end the others.
+
+    `file` and `pairs` give the settings, which name the files of certificates.
+    """
+
+    @functools.cache
+    def settings() -> BrokerSettings:
+        from wheelmq.cli.local_tls import settings_from  # it needs packages, which an earlier check looks for
+
+        return settings_from(file, pairs)
+
+    broker_ports = [port for name, port in wanted_ports if name == "broker"]
     checks: list[tuple[str, Callable[[], Check]]] = [
         ("python", python),
         ("packages", packages),
@@ -119,13 +128,22 @@ def run_checks(home: Path, wanted_ports: tuple[tuple[str, int], ...]) -> Iterato
         ("clock", clock),
         ("open files", open_files),
         ("maps", maps),
-        *(("timers", lambda port=port: timers(port)) for name, port in wanted_ports if name == "broker"),
+        *(("timers", lambda port=port: timers(port, settings().tls)) for port in broker_ports),
     ]
     for name, check in checks:
         try:
             yield check()
         except Exception as error:
             yield Check(name, CheckStatus.WARN, f"could not be checked: {type(error).__name__}: {error}")
+    try:
+        from wheelmq.cli.certificate_checks import tls_checks
+
+        for port in broker_ports:
+            yield from tls_checks(settings(), port)
+    except CannotStart as error:
+        yield Check("settings", CheckStatus.FAIL, str(error))
+    except Exception as error:
+        yield Check("tls", CheckStatus.WARN, f"could not be checked: {type(error).__name__}: {error}")
 
 
 def python() -> Check:
@@ -330,13 +348,14 @@ def maps() -> Check:
     return Check("maps", CheckStatus.OK, f"{count} mapped files at most")
 
 
-def timers(port: int) -> Check:
+def timers(port: int, tls: TlsSettings | None = None) -> Check:
     """Ask the broker on this machine whether its pipeline turns and whether messages are late."""
     from wheelmq.cli.broker_state import ask_state
+    from wheelmq.cli.local_tls import local_tls
 
     if ports.is_free(port):
         return Check("timers", CheckStatus.OK, f"no broker runs on port {port}")
-    state = ask_state(port)
+    state = ask_state(port, None if tls is None else local_tls(tls))
     if state is None:
         return Check(
             "timers", CheckStatus.WARN, f"the process on port {port} does not answer as a broker of WheelMQ does"

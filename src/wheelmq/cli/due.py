@@ -13,6 +13,7 @@ from wheelmq.formats.names import SCHEDULE_TOPIC
 if TYPE_CHECKING:
     from wheelmq.client import ReceivedMessage, SendResult
     from wheelmq.formats.units import Millis
+    from wheelmq.system.tls_client import TlsOptions
 
 LOOK_MS: Final = 2000
 """How long a broker may take to answer what it stored."""
@@ -61,7 +62,7 @@ class Levels:
         return level_delay_ms(table, level) if table else None
 
 
-async def due_of_sent(namesrv: str, result: SendResult) -> Due:
+async def due_of_sent(namesrv: str, result: SendResult, tls: TlsOptions | None) -> Due:
     """Return the due time of a message that was just sent, from the record of its broker.
 
     It is an estimate for a message in a block, which the broker cannot find by its message id.
@@ -69,7 +70,7 @@ async def due_of_sent(namesrv: str, result: SendResult) -> Due:
     from wheelmq.client import Admin
     from wheelmq.net.errors import CallError, Refused
 
-    async with Admin(namesrv, timeout_ms=LOOK_MS) as admin:
+    async with Admin(namesrv, timeout_ms=LOOK_MS, tls=tls) as admin:
         try:
             stored = await admin.view(result.message_id)
         except (CallError, Refused, ValueError):

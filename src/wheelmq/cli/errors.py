@@ -21,12 +21,14 @@ def plain_errors(namesrv: str) -> Iterator[None]:
     """Convert errors of the client to click's errors, which end with exit code 1."""
     from wheelmq.client.routes import NoBroker, NoNameServer, TopicUnknown
     from wheelmq.net.errors import CallError, Refused
+    from wheelmq.system.tls import TlsError
 
     try:
         yield
     except NoNameServer as error:
         raise click.ClickException(
             f"no name server answers: {error}. Start one with `wheelmq up`, or name another with --namesrv."
+            f"{_tls_hint(error)}"
         ) from None
     except NoBroker as error:
         raise click.ClickException(f"{error}. Is the broker up? See the log of `wheelmq up`.") from None
@@ -35,6 +37,13 @@ def plain_errors(namesrv: str) -> Iterator[None]:
     except Refused as error:
         raise click.ClickException(f"the server refused: {error}") from None
     except CallError as error:
-        raise click.ClickException(f"{error}. Is the broker up? (name server {namesrv})") from None
+        raise click.ClickException(f"{error}. Is the broker up? (name server {namesrv}){_tls_hint(error)}") from None
+    except TlsError as error:
+        raise click.ClickException(str(error)) from None
     except ValueError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _tls_hint(error: Exception) -> str:
+    """Return a hint if a server may accept only encrypted connections."""
+    return " A server that accepts only TLS does this too: try --tls." if "closed the connection" in str(error) else ""

@@ -6,10 +6,15 @@ import asyncio
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from wheelmq.cli.part import CannotStart, end_with_stdin, home_option, run_part, say
+from wheelmq.cli.tls_options import tls_options
+
+if TYPE_CHECKING:
+    from wheelmq.system.tls_client import TlsOptions
 
 
 @click.command(name="pipeline", short_help="Run the delay pipeline on Spark alone.")
@@ -24,6 +29,8 @@ from wheelmq.cli.part import CannotStart, end_with_stdin, home_option, run_part,
 @click.option(
     "--log-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder of logs. The default is HOME/logs."
 )
+@tls_options
+@click.option("--tls-options", "tls_json", hidden=True, help="The options for TLS as JSON, from the supervisor.")
 @click.option("--driver", is_flag=True, hidden=True, help="Run as the driver that the supervisor watches.")
 @click.option("--ends-with-stdin", is_flag=True, hidden=True, help="Stop when the standard input ends.")
 def command(
@@ -36,13 +43,16 @@ def command(
     log_dir: Path | None,
     driver: bool,
     ends_with_stdin: bool,
+    tls: TlsOptions | None,
+    tls_json: str | None,
 ) -> None:
     """Run the pipeline that indexes and stages delayed messages, until SIGTERM or Ctrl-C.
 
     It is a Spark Structured Streaming application with one query per broker. If it dies, the command
     starts it again. Meanwhile the brokers arm and index messages themselves, so none is late.
     """
-    what = _Work(brokers, _servers(namesrv), master, name, over_the_wire, log_dir or home / "logs")
+    chosen = tls_json if tls is None else tls.to_json()
+    what = _Work(brokers, _servers(namesrv), master, name, over_the_wire, log_dir or home / "logs", chosen)
     if driver:
         if ends_with_stdin:
             end_with_stdin()
@@ -66,6 +76,8 @@ class _Work:
     name: str | None
     over_the_wire: bool
     log_dir: Path
+    tls: str | None
+    """The options for TLS as JSON."""
 
 
 def _servers(namesrv: str | None) -> tuple[str, ...]:
@@ -105,12 +117,14 @@ def _drive(what: _Work) -> int:
     arguments += ["--name", what.name] if what.name is not None else []
     arguments += ["--master", what.master] if what.master is not None else []
     arguments += ["--over-the-wire"] if what.over_the_wire else []
+    arguments += ["--tls", what.tls] if what.tls is not None else []
     return app.main([*arguments, "--log-dir", str(what.log_dir)])
 
 
 async def _supervise(stop: asyncio.Event, what: _Work) -> int:
     from wheelmq.pipeline.supervisor import PipelineSupervisor
     from wheelmq.system.clock import SystemClock
+    from wheelmq.system.tls_client import TlsOptions
 
     supervisor = PipelineSupervisor(
         what.brokers,
@@ -121,6 +135,7 @@ async def _supervise(stop: asyncio.Event, what: _Work) -> int:
         master=what.master,
         name=what.name,
         over_the_wire=what.over_the_wire,
+        tls=None if what.tls is None else TlsOptions.from_json(what.tls),
     )
     whom = [*what.brokers, *(f"the brokers at name server {server}" for server in what.namesrv)]
     click.echo(f"The pipeline starts for {', '.join(whom)}; its logs are in {what.log_dir}.")

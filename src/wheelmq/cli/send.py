@@ -10,12 +10,14 @@ import click
 
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import Duration, Seconds, duration_text, parse_time, remaining_text, time_text
+from wheelmq.cli.tls_options import tls_options
 from wheelmq.formats.units import Millis
 
 if TYPE_CHECKING:
     from wheelmq.cli.due import Due
     from wheelmq.client.delays import TooFarAhead
     from wheelmq.client.results import SendResult
+    from wheelmq.system.tls_client import TlsOptions
 
 
 @click.command(name="send", short_help="Send a message, now or for later.")
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 @click.option("--tags", help="A tag by which consumers can filter.")
 @namesrv_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON line.")
+@tls_options
 def command(
     topic: str,
     body: str,
@@ -46,6 +49,7 @@ def command(
     tags: str | None,
     namesrv: str,
     as_json: bool,
+    tls: TlsOptions | None,
 ) -> None:
     """Send BODY to TOPIC. A topic that does not exist is created.
 
@@ -71,7 +75,7 @@ def command(
         raise click.UsageError("BODY is empty: a message needs one byte at least")
     clock = SystemClock()
     deliver_at_ms = None if at is None else _due_ms(at, clock.now_ms())
-    with plain_errors(namesrv), SyncProducer(namesrv, clock=clock) as producer:
+    with plain_errors(namesrv), SyncProducer(namesrv, tls=tls, clock=clock) as producer:
         try:
             result = producer.send(
                 topic,
@@ -86,7 +90,7 @@ def command(
         except TooFarAhead as error:
             raise click.ClickException(_too_far_text(error)) from None
         is_delayed = level is not None or result.due_ms is not None
-        due = asyncio.run(due_of_sent(namesrv, result)) if is_delayed else Due(None)
+        due = asyncio.run(due_of_sent(namesrv, result, tls)) if is_delayed else Due(None)
     click.echo(_as_json(topic, result, due) if as_json else sent_text(topic, result, due, level, clock.now_ms()))
 
 

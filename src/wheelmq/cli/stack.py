@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,19 +17,24 @@ import msgspec
 
 from wheelmq.cli import exposure, stores
 from wheelmq.cli.exposure import Listener
+from wheelmq.cli.local_tls import broker_pairs, local_problem, local_tls, pairs_of
 from wheelmq.cli.log_tail import tail_text
 from wheelmq.cli.ports import HOST, free_port, is_free, taken_text
 from wheelmq.client.connections import Connections
 from wheelmq.client.routes import RouteCache
 from wheelmq.config.sources import is_toml
+from wheelmq.config.tls import TlsSettings
 from wheelmq.dashboard.figures import DashboardFigures
 from wheelmq.dashboard.server import Dashboard
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.managed_process import Event, ManagedProcess
+from wheelmq.net.server_tls import ServerTls, open_server_tls
 from wheelmq.pipeline.supervisor import PipelineState, PipelineSupervisor
 from wheelmq.system.clock import Clock
+from wheelmq.system.tls import ClientAuth, TlsError, TlsMode
+from wheelmq.system.tls_client import client_tls
 
 LOOK_S: Final = 0.1
 PATIENCE_S: Final = 10.0
@@ -61,6 +66,8 @@ class StackSettings:
     namesrv_host: str | None = None
     """The address that the name server listens on; None for the address in its settings."""
     hooks: tuple[str, ...] = ()
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    """The settings of TLS for all parts, from the file, the environment and `broker_settings`."""
 
 
 class Stack:
@@ -79,6 +86,8 @@ class Stack:
         """The address that the broker gives to name servers and clients. The setting broker_ip changes it."""
         self._listeners: dict[str, Listener] = {}
         self._problem: str | None = None
+        self._tls: ServerTls | None = None
+        self._local_tls = local_tls(settings.tls)
         self.namesrv = self._part("name server", self._namesrv_command())
         self.broker = self._part("broker", self._broker_command())
         self.pipeline: PipelineSupervisor | None = None
@@ -89,10 +98,11 @@ class Stack:
                 clock=clock,
                 on_change=self._pipeline_changed,
                 master=settings.master,
+                tls=self._local_tls,
             )
         self.dashboard_url: str | None = None
         self._dashboard = Dashboard(DashboardFigures(self._ask_broker, clock))
-        self._connections = Connections()
+        self._connections = Connections(tls=client_tls(self._local_tls))
         self._routes = RouteCache((self.namesrv_address,), self._connections, timeout_s=1.0)
 
     @property
@@ -116,6 +126,9 @@ class Stack:
             raise StackFailed(
                 "name server and broker need a port each: choose others with --namesrv-port, --broker-port"
             )
+        tls_problem = local_problem(self.settings.tls)
+        if tls_problem is not None:
+            raise StackFailed(tls_problem)
         for address, option in ((self.namesrv_address, "--namesrv-port"), (self.broker_address, "--broker-port")):
             port = int(address.rpartition(":")[2])
             if not is_free(port):
@@ -144,8 +157,13 @@ class Stack:
             return
         if f"{HOST}:{port}" in (self.namesrv_address, self.broker_address):
             raise StackFailed("the dashboard needs a port of its own: choose another with --dashboard-port")
+        chosen = self.settings.tls
         try:
-            self.dashboard_url = await self._dashboard.start(port)
+            self._tls = open_server_tls(chosen.server_options(), lambda: chosen.mode, clock=self._clock)
+        except TlsError as error:
+            raise StackFailed(str(error)) from None
+        try:
+            self.dashboard_url = await self._dashboard.start(port, self._tls)
         except OSError:
             raise StackFailed(taken_text(port, "--dashboard-port")) from None
 
@@ -170,6 +188,8 @@ class Stack:
     async def stop(self) -> bool:
         """Stop pipeline, broker and name server, in this order. Returns False if a part was killed or dead."""
         await self._dashboard.stop()
+        if self._tls is not None:
+            await self._tls.stop()
         await self._connections.close()
         stopped = [await self.pipeline.stop()] if self.pipeline is not None else []
         stopped.append(await self.broker.stop(BROKER_STOP_DEADLINE_S))
@@ -251,7 +271,11 @@ class Stack:
 
     def _note_listener(self, name: str, event: Event) -> None:
         address = str(event.get("address"))
-        listener = Listener(name, str(event.get("listen_host", HOST)), int(address.rpartition(":")[2]))
+        host, port = str(event.get("listen_host", HOST)), int(address.rpartition(":")[2])
+        tls = TlsMode(event.get("tls", TlsMode.DISABLED))
+        listener = Listener(
+            name, host, port, tls, needs_certificate=self.settings.tls.client_auth is ClientAuth.REQUIRE
+        )
         self._listeners[name] = listener
         if name == "broker":
             self._registered_address = address
@@ -262,6 +286,8 @@ class Stack:
         command = [*_wheelmq("nameserver"), "--home", str(self.home), "--port", self.namesrv_address.rpartition(":")[2]]
         if self.settings.namesrv_host is not None:
             command += ["--set", f"listen_host={self.settings.namesrv_host}"]
+        for pair in pairs_of(self.settings.tls):
+            command += ["--set", pair]
         config = self.settings.config
         return [*command, "--config", str(config)] if config is not None and is_toml(config) else command
 
@@ -272,7 +298,7 @@ class Stack:
             command += ["--config", str(self.settings.config)]
         if self.settings.flush is not None:
             command += ["--flush", self.settings.flush]
-        for pair in self.settings.broker_settings:
+        for pair in (*broker_pairs(self.settings.tls), *self.settings.broker_settings):
             command += ["--set", pair]
         for hook in self.settings.hooks:
             command += ["--hook", hook]

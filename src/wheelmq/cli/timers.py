@@ -16,6 +16,7 @@ from wheelmq.cli import timers_view as view
 from wheelmq.cli.brokers import check_topic_is_known, find_brokers
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import parse_time
+from wheelmq.cli.tls_options import tls_options
 from wheelmq.formats.units import NEVER_MS
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from wheelmq.formats.wire.frame import Command
     from wheelmq.formats.wire.headers import Header
     from wheelmq.net.sync_connection import SyncConnection
+    from wheelmq.system.tls_client import TlsOptions
 
 PAGE_COUNT: Final = 500
 MINUTE_MS: Final = 60_000
@@ -73,6 +75,7 @@ class ListQuery(NamedTuple):
 @click.option(
     "--json", "as_json", is_flag=True, help="Print every row as a JSON line. Messages are not sorted by due time."
 )
+@tls_options
 def command(
     namesrv: str,
     broker: str | None,
@@ -84,6 +87,7 @@ def command(
     key: str | None,
     limit: int,
     as_json: bool,
+    tls: TlsOptions | None,
 ) -> None:
     """List pending delayed messages, count them, or find one.
 
@@ -112,44 +116,44 @@ def command(
         raise click.UsageError("nothing can be due between --from and --to: --from must be the earlier one")
     asked = ListQuery(topic, from_ms or 0, NEVER_MS if to_ms is None else to_ms)
     with plain_errors(namesrv):
-        addresses = [] if store is not None else _addresses(namesrv, broker)
+        addresses = [] if store is not None else _addresses(namesrv, broker, tls)
         if key is not None:
             assert topic is not None
             found = view.show_fates(
-                (line for address in addresses for line in find(address, topic, key)), as_json=as_json
+                (line for address in addresses for line in find(address, topic, key, tls)), as_json=as_json
             )
         elif per_minute:
-            counts = _counts_in(store, asked) if store is not None else count(addresses, asked, MINUTE_MS)
+            counts = _counts_in(store, asked) if store is not None else count(addresses, asked, MINUTE_MS, tls)
             found = view.show_counts(counts, limit, as_json=as_json)
         elif store is None and not as_json:
-            found = view.show_first(*list_soonest(addresses, asked, limit))
+            found = view.show_first(*list_soonest(addresses, asked, limit, tls))
         else:
             lines = (
                 _from_store(store, asked)
                 if store is not None
-                else (line for address in addresses for line in list_pending(address, asked))
+                else (line for address in addresses for line in list_pending(address, asked, tls))
             )
             found = view.show(lines, limit, as_json=as_json)
         if found:
             return
         if topic is not None and store is None and broker is None:
-            asyncio.run(check_topic_is_known(namesrv, topic))
+            asyncio.run(check_topic_is_known(namesrv, topic, tls))
     if not as_json:
         click.echo("Nothing is pending." if key is None else "No timer with this key was found.")
 
 
-def _addresses(namesrv: str, broker: str | None) -> list[str]:
+def _addresses(namesrv: str, broker: str | None, tls: TlsOptions | None) -> list[str]:
     from wheelmq.client.session import check_address
 
     if broker is not None:
         check_address(broker, "a broker", 10911)
-    addresses = [broker] if broker is not None else sorted(asyncio.run(find_brokers(namesrv)).values())
+    addresses = [broker] if broker is not None else sorted(asyncio.run(find_brokers(namesrv, tls)).values())
     if not addresses:
         raise click.ClickException(f"no broker is registered at {namesrv}: is it up?")
     return addresses
 
 
-def list_pending(address: str, asked: ListQuery) -> Iterator[bytes]:
+def list_pending(address: str, asked: ListQuery, tls: TlsOptions | None = None) -> Iterator[bytes]:
     """Yield the pending messages of a running broker, one JSON line each. The broker is asked page by page."""
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
@@ -157,11 +161,13 @@ def list_pending(address: str, asked: ListQuery) -> Iterator[bytes]:
     def header(place: int) -> headers.Header:
         return headers.ListTimersHeader(place=place, count=PAGE_COUNT, **asked._asdict())
 
-    for body in _pages(address, RequestCode.WMQ_LIST_TIMERS, header):
+    for body in _pages(address, RequestCode.WMQ_LIST_TIMERS, header, tls):
         yield from filter(None, body.split(b"\n"))
 
 
-def list_soonest(addresses: list[str], asked: ListQuery, limit: int) -> tuple[list[PendingMessage], int]:
+def list_soonest(
+    addresses: list[str], asked: ListQuery, limit: int, tls: TlsOptions | None = None
+) -> tuple[list[PendingMessage], int]:
     """Return the first `limit` pending messages of running brokers by due time, and the number of all pending ones."""
     import msgspec
 
@@ -179,7 +185,7 @@ def list_soonest(addresses: list[str], asked: ListQuery, limit: int) -> tuple[li
         )
 
     for address in addresses:
-        for answer in _answers(address, RequestCode.WMQ_LIST_TIMERS, header):
+        for answer in _answers(address, RequestCode.WMQ_LIST_TIMERS, header, tls):
             lines = list(filter(None, bytes(answer.body).split(b"\n")))
             found += int(answer.ext.get("found", len(lines)))  # an older broker lists all of them
             first += (msgspec.json.decode(line, type=PendingMessage) for line in lines)
@@ -188,7 +194,7 @@ def list_soonest(addresses: list[str], asked: ListQuery, limit: int) -> tuple[li
     return first, found
 
 
-def count(addresses: list[str], asked: ListQuery, step_ms: int) -> Counter[int]:
+def count(addresses: list[str], asked: ListQuery, step_ms: int, tls: TlsOptions | None = None) -> Counter[int]:
     """Return the number of messages due in each interval of `step_ms`, by the beginning of the interval."""
     import msgspec
 
@@ -200,12 +206,12 @@ def count(addresses: list[str], asked: ListQuery, step_ms: int) -> Counter[int]:
 
     counts: Counter[int] = Counter()
     for address in addresses:
-        for body in _pages(address, RequestCode.WMQ_COUNT_TIMERS, header):
+        for body in _pages(address, RequestCode.WMQ_COUNT_TIMERS, header, tls):
             counts.update(msgspec.json.decode(body, type=dict[int, int]))
     return counts
 
 
-def find(address: str, topic: str, key: str) -> Iterator[bytes]:
+def find(address: str, topic: str, key: str, tls: TlsOptions | None = None) -> Iterator[bytes]:
     """Yield the state of each delayed message for `topic` with `key`, one JSON line each."""
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
@@ -215,22 +221,25 @@ def find(address: str, topic: str, key: str) -> Iterator[bytes]:
     def header(place: int) -> headers.Header:
         return headers.FindTimersHeader(topic=topic, key=key, place=place)
 
-    for answer in _answers(address, RequestCode.WMQ_FIND_TIMERS, header):
+    for answer in _answers(address, RequestCode.WMQ_FIND_TIMERS, header, tls):
         is_truncated |= answer.ext["truncated"] == "true"
         yield from filter(None, bytes(answer.body).split(b"\n"))
     if is_truncated:
         click.echo(f"{address}: there may be more; the list has only the newest messages with this key", err=True)
 
 
-def _pages(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[bytes]:
-    return (bytes(answer.body) for answer in _answers(address, code, header))
+def _pages(address: str, code: RequestCode, header: Callable[[int], Header], tls: TlsOptions | None) -> Iterator[bytes]:
+    return (bytes(answer.body) for answer in _answers(address, code, header, tls))
 
 
-def _answers(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[Command]:
+def _answers(
+    address: str, code: RequestCode, header: Callable[[int], Header], tls: TlsOptions | None
+) -> Iterator[Command]:
     """Yield the answers up to the last. Each request continues at the place that the previous answer named."""
     from wheelmq.net.sync_connection import SyncConnection
+    from wheelmq.system.tls_client import client_tls
 
-    with closing(SyncConnection(address)) as link:
+    with closing(SyncConnection(address, tls=client_tls(tls))) as link:
         place = 0
         while True:
             answer = _call(link, code, header(place))

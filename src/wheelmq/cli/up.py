@@ -68,12 +68,18 @@ def command(
     first the pipeline, then the broker, then the name server. A file of settings is for the broker; the name server
     reads it too if it is TOML. The options of this command set the ports and the store.
     """
+    from wheelmq.cli.local_tls import settings_from
     from wheelmq.cli.stack import StackSettings
+    from wheelmq.config.tls import TlsSettings
 
     try:
         load_hooks(hook_names)  # the broker's process loads them again; this call only finds their problems early
     except CannotStart as error:
         raise click.ClickException(str(error)) from None
+    try:
+        tls = settings_from(file, pairs).tls
+    except CannotStart:
+        tls = TlsSettings()  # the broker's process reports wrong settings
     settings = StackSettings(
         home=home,
         namesrv_port=namesrv_port,
@@ -86,6 +92,7 @@ def command(
         broker_settings=pairs,
         namesrv_host=namesrv_host,
         hooks=hook_names,
+        tls=tls,
     )
     sys.exit(asyncio.run(_run(settings, as_json=as_json)))
 

@@ -22,6 +22,8 @@ from wheelmq.client.sync import (
 from wheelmq.client.transactions import TransactionProducer
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.net.errors import CallError, Refused, Unreachable
+from wheelmq.system.tls import ServerCheck, TlsError
+from wheelmq.system.tls_client import TlsOptions
 
 __all__ = [
     "AccessKey",
@@ -47,6 +49,7 @@ __all__ = [
     "Refused",
     "SendResult",
     "SendStatus",
+    "ServerCheck",
     "Span",
     "StartFrom",
     "SyncAdmin",
@@ -54,6 +57,8 @@ __all__ = [
     "SyncPullConsumer",
     "SyncPushConsumer",
     "SyncTransactionProducer",
+    "TlsError",
+    "TlsOptions",
     "TooFarAhead",
     "TopicUnknown",
     "TransactionProducer",

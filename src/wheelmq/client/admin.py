@@ -26,6 +26,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import Header
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.system.clock import Clock, SystemClock
+from wheelmq.system.tls_client import Tls
 
 B = TypeVar("B")
 
@@ -54,12 +55,18 @@ class Admin:
         *,
         timeout_ms: int = 5000,
         access_key: AccessKey | None = None,
+        tls: Tls | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_ms / 1000
         self._session = Session(
-            namesrv, clock=self._clock, beat=self._heartbeat, timeout_s=self._timeout_s, access_key=access_key
+            namesrv,
+            clock=self._clock,
+            beat=self._heartbeat,
+            timeout_s=self._timeout_s,
+            access_key=access_key,
+            tls=tls,
         )
 
     async def start(self) -> None:

@@ -11,6 +11,7 @@ from wheelmq.client.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from wheelmq.client.session import Session
 from wheelmq.formats.wire.bodies import ConsumerData, Heartbeat
 from wheelmq.system.clock import Clock
+from wheelmq.system.tls_client import Tls
 
 
 def member_session(
@@ -20,6 +21,7 @@ def member_session(
     *,
     beat: Callable[[], Heartbeat],
     on_request: Answering,
+    tls: Tls | None,
 ) -> Session:
     """Return the session of a group member. A broadcasting member keeps its client id and offsets over restarts."""
     return Session(
@@ -30,6 +32,7 @@ def member_session(
         keep_alive_ms=settings.keep_alive_ms,
         timeout_s=settings.timeout_ms / 1000,
         access_key=settings.access_key,
+        tls=tls,
         instance=settings.instance if settings.model is Model.BROADCASTING else None,
     )
 

@@ -27,6 +27,7 @@ from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, Command
 from wheelmq.formats.wire.headers import SendHeader
 from wheelmq.net.errors import CallError, Refused, Unreachable
 from wheelmq.system.clock import Clock, SystemClock
+from wheelmq.system.tls_client import Tls
 
 CANCEL_AHEAD_MS: Final = 1000
 """A cancel must have a due time in the future, although its message may just have been released."""
@@ -82,11 +83,17 @@ class Parcel(NamedTuple):
 class Producer:
     """`async with Producer("127.0.0.1:9876") as producer: await producer.send("T", b"...", delay_ms=5000)`
 
-    Raises ValueError for an invalid name server address or group name.
+    `tls` encrypts the connections: True, an `ssl.SSLContext` or `TlsOptions`. Raises ValueError for an invalid name
+    server address or group name, and TlsError for a bad file.
     """
 
     def __init__(
-        self, namesrv: str | Sequence[str], settings: ProducerSettings | None = None, *, clock: Clock | None = None
+        self,
+        namesrv: str | Sequence[str],
+        settings: ProducerSettings | None = None,
+        *,
+        tls: Tls | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.settings = settings or ProducerSettings()
         check_group(self.settings.group)
@@ -100,6 +107,7 @@ class Producer:
             keep_alive_ms=self.settings.keep_alive_ms,
             timeout_s=self._timeout_s,
             access_key=self.settings.access_key,
+            tls=tls,
         )
         self._placing = Placing(self._clock)
         self._replies = Replies(self._clock)

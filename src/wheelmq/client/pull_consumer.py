@@ -24,6 +24,7 @@ from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import PULL_LITE
 from wheelmq.system.clock import Clock, SystemClock
+from wheelmq.system.tls_client import Tls
 
 ACTIVELY: Final = "CONSUME_ACTIVELY"
 
@@ -41,6 +42,7 @@ class PullConsumer:
         group: str,
         settings: PullSettings | None = None,
         *,
+        tls: Tls | None = None,
         clock: Clock | None = None,
     ) -> None:
         check_group(group)
@@ -48,7 +50,7 @@ class PullConsumer:
         self._clock = clock or SystemClock()
         is_broadcast = self.settings.model is Model.BROADCASTING
         self._session = member_session(
-            namesrv, self.settings, self._clock, beat=self._heartbeat, on_request=self._asked
+            namesrv, self.settings, self._clock, tls=tls, beat=self._heartbeat, on_request=self._asked
         )
         self._group = GroupMember(
             group,

@@ -26,6 +26,7 @@ from wheelmq.formats import names
 from wheelmq.formats.wire.bodies import Heartbeat, QueueName
 from wheelmq.formats.wire.frame import Command
 from wheelmq.system.clock import Clock, SystemClock
+from wheelmq.system.tls_client import Tls
 
 PASSIVELY = "CONSUME_PASSIVELY"
 
@@ -42,6 +43,7 @@ class PushConsumer:
         group: str,
         settings: ConsumerSettings | None = None,
         *,
+        tls: Tls | None = None,
         clock: Clock | None = None,
     ) -> None:
         check_group(group)
@@ -49,7 +51,7 @@ class PushConsumer:
         self._clock = clock or SystemClock()
         is_broadcast = self.settings.model is Model.BROADCASTING
         self._session = member_session(
-            namesrv, self.settings, self._clock, beat=self._heartbeat, on_request=self._asked
+            namesrv, self.settings, self._clock, tls=tls, beat=self._heartbeat, on_request=self._asked
         )
         self._callbacks: dict[str, Callback] = {}
         self._handling = Handling(group, self._session, self.settings, self._callbacks)

@@ -22,6 +22,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused, Unreachable
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.system.clock import Clock
+from wheelmq.system.tls_client import Tls, client_tls
 from wheelmq.system.unique_ids import UniqueIds
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ def at_least_one(settings: object, *names: str) -> None:
 class Session:
     """One client as the brokers know it. `beat` returns its heartbeat. It cannot be started again.
 
-    With an `instance` its client id is the same at each start: this machine's address, `@`, and that name.
+    With an `instance` its client id is the same at each start: this machine's address, `@`, and that name. Raises
+    TlsError for files of `tls` that cannot be used.
     """
 
     def __init__(
@@ -73,11 +75,16 @@ class Session:
         timeout_s: float = 3.0,
         randomness: Random | None = None,
         access_key: AccessKey | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.clock = clock
         self.randomness = randomness or Random()
         self.timeout_s = timeout_s
-        self.connections = Connections(on_request, self._lost, None if access_key is None else access_key.sign)
+        sign = None if access_key is None else access_key.sign
+        chosen = client_tls(tls)
+        if chosen is not None:
+            chosen.context()  # a bad file is an error of this call, not of each connection
+        self.connections = Connections(on_request, self._lost, sign, chosen)
         self._instance = instance
         self._keep_alive_s = keep_alive_ms / 1000
         self.routes = RouteCache(server_list(servers), self.connections, timeout_s=timeout_s)

@@ -24,6 +24,7 @@ from wheelmq.client.push_consumer import PushConsumer
 from wheelmq.client.transactions import Check, TransactionProducer
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.system.clock import Clock
+from wheelmq.system.tls_client import Tls
 
 NOT_STARTED: Final = "the client is not started"
 OWN_THREAD: Final = "the client's own thread cannot wait for the client"
@@ -209,9 +210,14 @@ class SyncProducer(_Sending[Producer]):
     `with SyncProducer("127.0.0.1:9876") as producer: producer.send("T", b"...")`"""
 
     def __init__(
-        self, namesrv: str | Sequence[str], settings: ProducerSettings | None = None, *, clock: Clock | None = None
+        self,
+        namesrv: str | Sequence[str],
+        settings: ProducerSettings | None = None,
+        *,
+        tls: Tls | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        super().__init__(Producer(namesrv, settings, clock=clock))
+        super().__init__(Producer(namesrv, settings, tls=tls, clock=clock))
 
 
 class SyncTransactionProducer(_Sending[TransactionProducer]):
@@ -223,9 +229,10 @@ class SyncTransactionProducer(_Sending[TransactionProducer]):
         check: Check,
         settings: ProducerSettings | None = None,
         *,
+        tls: Tls | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(TransactionProducer(namesrv, check, settings, clock=clock))
+        super().__init__(TransactionProducer(namesrv, check, settings, tls=tls, clock=clock))
 
     send_in_transaction = waits(TransactionProducer.send_in_transaction)
 
@@ -239,9 +246,10 @@ class SyncPushConsumer(Blocking[PushConsumer]):
         group: str,
         settings: ConsumerSettings | None = None,
         *,
+        tls: Tls | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(PushConsumer(namesrv, group, settings, clock=clock))
+        super().__init__(PushConsumer(namesrv, group, settings, tls=tls, clock=clock))
 
     subscribe = at_once(PushConsumer.subscribe)
     end = at_once(PushConsumer.end)
@@ -256,9 +264,10 @@ class SyncPullConsumer(Blocking[PullConsumer]):
         group: str,
         settings: PullSettings | None = None,
         *,
+        tls: Tls | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(PullConsumer(namesrv, group, settings, clock=clock))
+        super().__init__(PullConsumer(namesrv, group, settings, tls=tls, clock=clock))
 
     subscribe = at_once(PullConsumer.subscribe)
     unsubscribe = at_once(PullConsumer.unsubscribe)
@@ -289,9 +298,10 @@ class SyncAdmin(Blocking[Admin]):
         *,
         timeout_ms: int = 5000,
         access_key: AccessKey | None = None,
+        tls: Tls | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(Admin(namesrv, timeout_ms=timeout_ms, access_key=access_key, clock=clock))
+        super().__init__(Admin(namesrv, timeout_ms=timeout_ms, access_key=access_key, tls=tls, clock=clock))
 
     brokers = waits(Admin.brokers)
     clusters = waits(Admin.clusters)

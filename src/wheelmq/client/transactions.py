@@ -24,6 +24,7 @@ from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.system.clock import Clock
+from wheelmq.system.tls_client import Tls
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +53,10 @@ class TransactionProducer(Producer):
         check: Check,
         settings: ProducerSettings | None = None,
         *,
+        tls: Tls | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(namesrv, settings, clock=clock)
+        super().__init__(namesrv, settings, tls=tls, clock=clock)
         self._check = check
         self._callbacks = Callbacks(CHECKS)
 

@@ -9,6 +9,9 @@ from typing import Final, NamedTuple
 
 from wheelmq.dashboard import page
 from wheelmq.dashboard.figures import DashboardFigures
+from wheelmq.net.listening import OpenPort, listen, stream_factory
+from wheelmq.net.server_tls import ServerTls
+from wheelmq.system.tls import TlsMode
 
 HEAD_BYTES_MAX: Final = 8192
 HEAD_S: Final = 5.0
@@ -45,15 +48,20 @@ class Dashboard:
 
     def __init__(self, figures: DashboardFigures) -> None:
         self._figures = figures
-        self._server: asyncio.Server | None = None
+        self._server: OpenPort | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.Task[None], None] = {}
         """Connections that have not sent a complete request yet, the oldest first."""
 
-    async def start(self, port: int) -> str:
-        """Listen on `port` (0 for a free one), and return the page's address. Raises OSError if the port is taken."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=HEAD_BYTES_MAX)
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
+    async def start(self, port: int, tls: ServerTls | None = None) -> str:
+        """Listen on `port` (0 for a free one), and return the page's address. Raises OSError if the port is taken.
+
+        With `tls` the page is served by HTTPS too, or by HTTPS alone, as its mode says.
+        """
+        factory = stream_factory(self._serve, limit=HEAD_BYTES_MAX)
+        self._server = await listen(factory, "127.0.0.1", port, tls=tls)
+        is_strict = tls is not None and tls.mode is TlsMode.ENFORCING
+        return f"{'https' if is_strict else 'http'}://127.0.0.1:{self._server.port}/"
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""

@@ -68,6 +68,8 @@ class EntranceCounts:
 
     tls: int = 0
     """Handshakes that were completed."""
+    plain: int = 0
+    """Plain connections that were accepted."""
     failed: int = 0
     """Handshakes that failed."""
     late: int = 0
@@ -128,6 +130,7 @@ class Entrance:
             "tls_handshakes": counts.tls,
             "tls_failed_handshakes": counts.failed,
             "tls_late_handshakes": counts.late,
+            "tls_plain": counts.plain,
             "tls_rejected_plain": counts.rejected,
             "tls_reloads": self._tls.reloads,
             "tls_certificate_expires_ms": self._tls.certificate.not_after_ms,
@@ -162,6 +165,7 @@ class Entrance:
         mode = tls.mode
         if mode is TlsMode.DISABLED or (data[0] != HANDSHAKE_BYTE and mode is TlsMode.PERMISSIVE):
             waiting.deadline.cancel()
+            self.counts.plain += 1
             self._begin_plain(transport, data)
         elif data[0] != HANDSHAKE_BYTE:
             waiting.deadline.cancel()

@@ -10,6 +10,8 @@ from wheelmq.net.entrance import Entrance, Factory
 from wheelmq.net.server_tls import ServerTls
 
 BACKLOG: Final = 1024
+WAITING_MAX: Final = 1000
+"""Connections that may wait for their first byte or their handshake. Further ones are closed at once."""
 STREAM_BYTES: Final = 64 << 10
 
 
@@ -29,6 +31,10 @@ class OpenPort:
         self._server.close()
         self.entrance.close()
 
+    async def wait_closed(self) -> None:
+        """Wait until the port is closed."""
+        await self._server.wait_closed()
+
 
 async def listen(
     factory: Factory, host: str, port: int, *, tls: ServerTls | None = None, backlog: int = BACKLOG
@@ -39,7 +45,7 @@ async def listen(
     caller starts and stops the watch over the certificate files, because several ports share one `ServerTls`.
     """
     loop = asyncio.get_running_loop()
-    entrance = Entrance(tls, factory)
+    entrance = Entrance(tls, factory, is_full=lambda: entrance.waiting >= WAITING_MAX)
     return OpenPort(await loop.create_server(entrance.accept, host, port, backlog=backlog), entrance)
 
 

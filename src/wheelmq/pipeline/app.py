@@ -1,7 +1,7 @@
 """The pipeline: a Structured Streaming application with one query for each broker.
 
     python -m wheelmq.pipeline.app --broker HOST:PORT [--broker ...] [--namesrv HOST:PORT ...] [--master MASTER]
-                                   [--name NAME] [--over-the-wire] [--log-dir DIR]
+                                   [--name NAME] [--over-the-wire] [--tls JSON] [--log-dir DIR]
 
 It prints its events as JSON lines on standard output. A query that ends is started again under a new lease. When the
 JVM is gone, the process ends, and its supervisor (pipeline.supervisor) starts it again, without any state.
@@ -35,6 +35,7 @@ from wheelmq.pipeline.session import close_session, open_session, stand_back
 from wheelmq.pipeline.source import timer_source
 from wheelmq.pipeline.supervisor import HOLDER_VARIABLE
 from wheelmq.pipeline.turn_query import TurnQueries
+from wheelmq.system.tls_client import TlsOptions, client_tls
 
 PRELOAD: Final = "wheelmq.pipeline.preload"
 BROKERS_EXPECTED: Final = 4
@@ -87,14 +88,15 @@ def run(options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
     session = open_session("wheelmq", master=master, log_dir=options.log_dir)
     say("session", master=master, pid=os.getpid(), jvm=_jvm_pid())
     numbers = itertools.count()
+    tls = None if options.tls is None else TlsOptions.from_json(options.tls)
 
     def begin(broker: str) -> BrokerTurns:
         source = timer_source(next(numbers))
         session.dataSource.register(source)
         turns = BrokerTurns(
             broker,
-            SyncConnection(broker),
-            TurnQueries(session, broker, source.name(), over_the_wire=options.over_the_wire).start,
+            SyncConnection(broker, tls=client_tls(tls)),
+            TurnQueries(session, broker, source.name(), over_the_wire=options.over_the_wire, tls=tls).start,
             say,
             name=options.name,
             holder_id=holder_id,
@@ -102,7 +104,7 @@ def run(options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
         turns.start()
         return turns
 
-    serving = Serving(options.broker, options.namesrv, begin, say)
+    serving = Serving(options.broker, options.namesrv, begin, say, client_tls(tls))
     starting = True
     try:
         while not stopping():
@@ -127,6 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--over-the-wire", action="store_true", help="tasks read the store through requests, and map no files"
     )
+    parser.add_argument("--tls", metavar="JSON", help="the TlsOptions of connections to brokers and name servers")
     parser.add_argument("--log-dir", type=Path)
     options = parser.parse_args(arguments)
     if not options.broker and not options.namesrv:

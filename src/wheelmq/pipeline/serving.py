@@ -16,6 +16,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.pipeline.broker_turns import BrokerTurns
+from wheelmq.system.tls_client import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +36,10 @@ class Serving:
         namesrv: Sequence[str],
         begin: Callable[[str], BrokerTurns],
         say: Callable[..., None],
+        tls: ClientTls | None = None,
     ) -> None:
         self._named = tuple(dict.fromkeys(brokers))
-        self._links = [SyncConnection(address, ASK_TIMEOUT_S) for address in namesrv]
+        self._links = [SyncConnection(address, ASK_TIMEOUT_S, tls) for address in namesrv]
         self._begin = begin
         self._say = say
         self._next_look_s = 0.0

@@ -29,6 +29,7 @@ from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.pipeline.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
 from wheelmq.pipeline.ranges import Range, ranges
 from wheelmq.system.failpoint import bend, reach
+from wheelmq.system.tls_client import TlsOptions, client_tls
 
 FORMAT = "wheelmq.timer"
 BATCH_ROWS = 50_000
@@ -36,6 +37,8 @@ VIEW = "view"
 """Name of an option. Spark passes option names in lower case."""
 AUTO = "auto"
 WIRE = "wire"
+TLS = "tls"
+"""Name of another option."""
 
 
 class TimerSource(DataSource):  # type: ignore[misc]
@@ -70,13 +73,14 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     """Plans and reads the micro-batches of one lease.
 
     Options: `broker` is HOST:PORT, and `terms` is the broker's JSON answer that gave the lease. With `view` = `wire`,
-    no task maps the store.
+    no task maps the store. `tls` is the JSON of the TlsOptions of connections, or missing.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
         self._broker = options["broker"]
         self._terms: dict[str, Any] = msgspec.json.decode(options["terms"])
         self._over_the_wire = options.get(VIEW, AUTO) == WIRE
+        self._tls = client_tls(TlsOptions.from_json(options[TLS]) if TLS in options else None)
         self._link: SyncConnection | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -85,7 +89,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         """Return the broker's plan, or `start` unchanged without work. Raises when the lease is over."""
         if self._link is None:
-            self._link = SyncConnection(self._broker)
+            self._link = SyncConnection(self._broker, tls=self._tls)
         ext = headers.texts(epoch=self._terms["epoch"], timeoutMs=1000)
         answer = self._link.call(Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext=ext))
         if answer.code == ResponseCode.PULL_NOT_FOUND:
@@ -113,7 +117,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def _rows(self, partition: Range) -> staging.StagedRows:
         plan, terms = partition.plan, self._terms
-        with contextlib.closing(SyncConnection(self._broker)) as link:
+        with contextlib.closing(SyncConnection(self._broker, tls=self._tls)) as link:
             view = self._view(link, plan["turn"])
             if partition.kind == KIND_BLOCKS:
                 return read_blocks(view, plan["blocks"], write_ms=plan["write_ms"], turn=plan["turn"])

@@ -28,6 +28,7 @@ from wheelmq.net.rpc_client import RpcClient
 from wheelmq.pipeline.processes import family, kill
 from wheelmq.pipeline.progress import LOOK_S, Progress, TurnProgress, answer_of
 from wheelmq.system.clock import Clock
+from wheelmq.system.tls_client import TlsOptions, client_tls
 
 HOLDER_VARIABLE: Final = "WHEELMQ_HOLDER_ID"
 """Name of the environment variable with the driver's holder id, which other users of the machine cannot read."""
@@ -62,6 +63,7 @@ class PipelineSupervisor:
         master: str | None = None,
         name: str | None = None,
         over_the_wire: bool = False,
+        tls: TlsOptions | None = None,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self.state = PipelineState.DOWN
@@ -71,6 +73,7 @@ class PipelineSupervisor:
         self._turning: set[str] = set()
         self._clock = clock
         self._progress = Progress(self.name)
+        self._tls = client_tls(tls)
         self._callers: dict[str, RpcClient] = {}
         self._hung: str | None = None
         """Reason to kill the last driver; None for a driver that died by itself."""
@@ -78,7 +81,7 @@ class PipelineSupervisor:
         """Problems of the last check, by broker, and "look" for an unexpected error."""
         self._watching: asyncio.Task[None] | None = None
         command = driver_command(
-            brokers, namesrv, name=self.name, master=master, log_dir=log_dir, over_the_wire=over_the_wire
+            brokers, namesrv, name=self.name, master=master, log_dir=log_dir, over_the_wire=over_the_wire, tls=tls
         )
         self.child = ManagedProcess(
             "pipeline",
@@ -131,7 +134,7 @@ class PipelineSupervisor:
     async def _ask(self, broker: str) -> TurnProgress | None:
         caller = self._callers.get(broker)
         if caller is None:
-            caller = self._callers[broker] = RpcClient(broker)
+            caller = self._callers[broker] = RpcClient(broker, tls=self._tls)
         try:
             answer = await caller.ask(Command(code=RequestCode.WMQ_METRICS), ANSWER_S)
         except (CallError, Refused):
@@ -219,6 +222,7 @@ def driver_command(
     master: str | None,
     log_dir: Path,
     over_the_wire: bool = False,
+    tls: TlsOptions | None = None,
 ) -> list[str]:
     """Return the command of a driver that ends with this process."""
     command = [sys.executable, "-P", "-m", "wheelmq", "pipeline", "--driver", "--ends-with-stdin", "--name", name]
@@ -230,4 +234,6 @@ def driver_command(
         command += ["--master", master]
     if over_the_wire:
         command.append("--over-the-wire")
+    if tls is not None:
+        command += ["--tls-options", tls.to_json()]
     return [*command, "--log-dir", str(log_dir)]

@@ -22,6 +22,7 @@ from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.pipeline.session import map_in_arrow
 from wheelmq.pipeline.upload import SUMMARY, uploader
 from wheelmq.system.failpoint import reach
+from wheelmq.system.tls_client import TlsOptions, client_tls
 
 log = logging.getLogger(__name__)
 
@@ -54,17 +55,19 @@ def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame
     )
 
 
-def uploaded(rows: DataFrame, broker: str, terms: dict[str, Any]) -> DataFrame:
+def uploaded(rows: DataFrame, broker: str, terms: dict[str, Any], tls: TlsOptions | None = None) -> DataFrame:
     precision_ms = int(terms["precision_ms"])
     turn_rows = decide(rows, int(terms["roll_window_slots"]) * precision_ms, precision_ms)
-    return map_in_arrow(turn_rows, uploader(broker, int(terms["epoch"])), SUMMARY)
+    return map_in_arrow(turn_rows, uploader(broker, int(terms["epoch"]), tls), SUMMARY)
 
 
 class Turn:
     """The function for foreachBatch. It runs the one action of the turn, and requests the commit from the broker."""
 
-    def __init__(self, broker: str, epoch: int, on_uploaded: Callable[[str], None]) -> None:
-        self._link = SyncConnection(broker)
+    def __init__(
+        self, broker: str, epoch: int, on_uploaded: Callable[[str], None], tls: TlsOptions | None = None
+    ) -> None:
+        self._link = SyncConnection(broker, tls=client_tls(tls))
         self._epoch = epoch
         self._on_uploaded = on_uploaded
 

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from wheelmq.pipeline.session import scratch_checkpoint, start_turns
-from wheelmq.pipeline.source import AUTO, VIEW, WIRE
+from wheelmq.pipeline.source import AUTO, TLS, VIEW, WIRE
 from wheelmq.pipeline.turn import Turn, uploaded
+from wheelmq.system.tls_client import TlsOptions
 
 
 class TurnQuery:
@@ -41,27 +42,37 @@ class TurnQuery:
 class TurnQueries:
     """Starts the queries of one broker, whose data source is registered as `source`."""
 
-    def __init__(self, session: SparkSession, broker: str, source: str, *, over_the_wire: bool = False) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        broker: str,
+        source: str,
+        *,
+        over_the_wire: bool = False,
+        tls: TlsOptions | None = None,
+    ) -> None:
         self._session = session
         self._broker = broker
         self._source = source
         self._over_the_wire = over_the_wire
+        self._tls = tls
 
     def start(self, lease: bytes, turned: Callable[[str], None]) -> TurnQuery:
         """Start a query under a lease, given as the broker's answer. It calls `turned` after each committed turn."""
         terms: dict[str, Any] = msgspec.json.decode(lease)
         epoch = int(terms["epoch"])
-        rows = (
+        reader = (
             self._session.readStream.format(self._source)
             .option("broker", self._broker)
             .option("terms", lease.decode())
             .option(VIEW, WIRE if self._over_the_wire else AUTO)
-            .load()
         )
+        if self._tls is not None:
+            reader = reader.option(TLS, self._tls.to_json())
         checkpoint = scratch_checkpoint()
         query = start_turns(
-            uploaded(rows, self._broker, terms),
-            Turn(self._broker, epoch, turned),
+            uploaded(reader.load(), self._broker, terms, self._tls),
+            Turn(self._broker, epoch, turned, self._tls),
             checkpoint,
             name=f"timers of {terms['broker']}, epoch {epoch}",
         )

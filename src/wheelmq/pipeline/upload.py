@@ -16,6 +16,7 @@ from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.system.failpoint import reach
+from wheelmq.system.tls_client import TlsOptions, client_tls
 
 CHUNK_ROWS: Final = 100_000
 
@@ -33,7 +34,9 @@ _SUMMARY_ARROW = pa.schema(
 )
 
 
-def uploader(broker: str, epoch: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def uploader(
+    broker: str, epoch: int, tls: TlsOptions | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for mapInArrow. It uploads its partition, and yields one summary row if there are rows."""
 
     def upload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -48,7 +51,8 @@ def uploader(broker: str, epoch: int) -> Callable[[Iterator[pa.RecordBatch]], It
         part, attempt = context.partitionId(), context.taskAttemptId()
         reach("task.upload")
         raw = rows.tobytes()
-        chunks = send_chunks(SyncConnection(broker), raw, epoch=epoch, turn=turn, kind=kind, part=part, attempt=attempt)
+        link = SyncConnection(broker, tls=client_tls(tls))
+        chunks = send_chunks(link, raw, epoch=epoch, turn=turn, kind=kind, part=part, attempt=attempt)
         reach("task.uploaded")
         summary = [[turn], [kind], [part], [attempt], [chunks], [len(rows)], [zlib.crc32(raw)]]
         yield pa.RecordBatch.from_arrays(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -19,30 +20,51 @@ from wheelmq.system.tls import (
     load_pair,
 )
 
+FileName = str | os.PathLike[str]
+_FILES: Final = ("ca_file", "certificate_file", "key_file", "key_password_file")
+
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a client connects with TLS. By default it trusts the authorities of the system, and checks names."""
 
-    ca_file: str | None = None
+    ca_file: FileName | None = None
     """A PEM file with the certificates to trust instead of the system's authorities."""
     verify: ServerCheck = ServerCheck.FULL
     """How the certificates of servers are checked: `full`, `chain` (not their names) or `none` (trust anything)."""
     server_name: str | None = None
     """The name that every server's certificate must have, instead of the address of the connection."""
-    certificate_file: str | None = None
+    certificate_file: FileName | None = None
     """The client's own certificate, for servers that require one."""
-    key_file: str | None = None
-    key_password_file: str | None = None
+    key_file: FileName | None = None
+    key_password_file: FileName | None = None
     min_version: TlsVersion = TlsVersion.TLS_1_2
     ciphers: str = ""
 
     def __post_init__(self) -> None:
+        for name, kind in (("verify", ServerCheck), ("min_version", TlsVersion)):
+            value = getattr(self, name)
+            if value not in list(kind):
+                raise ValueError(f"{name} is {value!r}: allowed are {', '.join(kind)}")
+            msgspec.structs.force_setattr(self, name, kind(value))
+        for name in _FILES:
+            value = getattr(self, name)
+            msgspec.structs.force_setattr(self, name, None if value is None else os.fspath(value))
         if (self.certificate_file is None) != (self.key_file is None):
             raise ValueError("a client certificate needs a key: give both certificate_file and key_file")
 
+    def to_json(self) -> str:
+        """Return the options as text, for other processes."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the options that `to_json` has written."""
+        return cls(**msgspec.json.decode(text))
+
     @property
     def files(self) -> tuple[Path, ...]:
-        found = (self.ca_file, self.certificate_file, self.key_file, self.key_password_file)
+        """The files that the options name."""
+        found = (getattr(self, name) for name in _FILES)
         return tuple(Path(path) for path in found if path is not None)
 
 
@@ -109,10 +131,10 @@ def problem_text(error: OSError) -> str:
 
 def _remedy(verify_code: int) -> str:
     if verify_code in _NAME_CODES:
-        return "Connect by a name that it has, give server_name, or check only its authority (verify=chain)"
+        return "Connect by one of its names, give one (server_name, --tls-name), or check less (verify=chain)"
     if verify_code in _TIME_CODES:
         return "Renew it, and check the clocks of both machines"
-    return "Give the file of its authority (ca_file), or trust anything (verify=none)"
+    return "Give the file of its authority (ca_file, --tls-ca), or trust anything (verify=none)"
 
 
 _NAME_CODES: Final = frozenset({62, 63, 64})

@@ -194,9 +194,9 @@ def test_the_timer_check_warns_if_the_pipeline_makes_no_turn(
 
 def test_the_timer_check_fails_for_late_timers(monkeypatch: pytest.MonkeyPatch) -> None:
     state = broker_state.BrokerState(pending=9, problem="2 messages are overdue, the first for 5.0 s", late_ms=5000)
-    monkeypatch.setattr(broker_state, "ask_state", lambda port: state)
+    monkeypatch.setattr(broker_state, "ask_state", lambda port, tls: state)
     with socket.create_server(("127.0.0.1", 0)) as server:
         check = doctor.timers(server.getsockname()[1])
         assert check.status is CheckStatus.FAIL and check.detail == state.problem
-        monkeypatch.setattr(broker_state, "ask_state", lambda port: None)
+        monkeypatch.setattr(broker_state, "ask_state", lambda port, tls: None)
         assert doctor.timers(server.getsockname()[1]).status is CheckStatus.WARN

@@ -6,16 +6,21 @@ import asyncio
 import base64
 import hashlib
 import re
+import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 import pytest
 
+from compat.certificates import Authority
+from tests.unit.net.secure import client_context, server_tls
 from wheelmq.dashboard import server
 from wheelmq.dashboard.figures import DashboardFigures
 from wheelmq.dashboard.server import Dashboard
 from wheelmq.formats.wire.frame import Command
+from wheelmq.system.tls import TlsMode
 from wheelmq.testing.harness import BrokerHarness
 
 R = TypeVar("R")
@@ -154,3 +159,35 @@ def test_a_port_in_use_raises_an_error(harness: BrokerHarness) -> None:
             await Dashboard(DashboardFigures(lambda command: asyncio.sleep(0, command), harness.clock)).start(port)
 
     run_with_dashboard(harness, again)
+
+
+@pytest.mark.parametrize("mode", TlsMode)
+def test_the_mode_decides_about_http_and_https(harness: BrokerHarness, tmp_path: Path, mode: TlsMode) -> None:
+    authority = Authority(tmp_path / "authority")
+    tls = server_tls(authority.issue(), mode)
+    context = client_context(authority)
+
+    async def ask(command: Command) -> Command:
+        return harness.ask(command)
+
+    async def is_served(port: int, context: ssl.SSLContext | None) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            writer.write(b"GET /figures.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            found = await reader.read()
+            writer.close()
+        except OSError:
+            return False
+        return found.startswith(b"HTTP/1.1 200 OK\r\n")
+
+    async def run() -> None:
+        dashboard = Dashboard(DashboardFigures(ask, harness.clock))
+        url = await dashboard.start(0, tls)
+        scheme, _, rest = url.partition("://127.0.0.1:")
+        assert scheme == ("https" if mode is TlsMode.ENFORCING else "http")
+        port = int(rest.rstrip("/"))
+        found = [await is_served(port, one) for one in (None, context)]
+        assert found == [mode is not TlsMode.ENFORCING, mode is not TlsMode.DISABLED]
+        await dashboard.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 30))

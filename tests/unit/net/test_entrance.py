@@ -17,6 +17,7 @@ from compat.certificates import Authority, Pair
 from tests.unit.net import secure
 from tests.unit.net.secure import Echo, Play, client_context, close, connect, echo, entrance_of, server_tls, until
 from wheelmq.net import entrance as module
+from wheelmq.net import listening
 from wheelmq.net.limits import Limits
 from wheelmq.net.listening import listen, stream_factory
 from wheelmq.net.server import Server
@@ -58,7 +59,8 @@ def test_each_mode_with_each_kind_of_peer(
             return
         if is_accepted:
             assert await echo(peer, BIG) == BIG
-            assert entrance_of(server).counts.tls == int(is_secure)
+            counts = entrance_of(server).counts
+            assert (counts.tls, counts.plain) == (int(is_secure), int(not is_secure))
         else:
             peer[1].write(b"\0\0\0\1")
             assert await peer[0].read() == b""
@@ -416,6 +418,25 @@ class TestVersionsAndCiphers:
 
 class TestListen:
     """`listen`, for protocols other than that of the broker."""
+
+    def test_connections_that_wait_are_limited(self, loop: str, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(listening, "WAITING_MAX", 3)
+
+        async def work() -> None:
+            factory = stream_factory(lambda reader, writer: writer.close())
+            listener = await listen(factory, "127.0.0.1", 0, tls=server_tls(pair))
+            silent = [await connect(listener.port) for _ in range(3)]
+            await until(lambda: listener.entrance.waiting == 3)
+            excess = await connect(listener.port)
+            with contextlib.suppress(ConnectionError):
+                assert await excess[0].read() == b""
+            assert listener.entrance.waiting == 3
+            listener.close()
+            for peer in (*silent, excess):
+                await close(peer)
+            await until(lambda: listener.entrance.waiting == 0)
+
+        secure.run(loop, work())
 
     def test_streams_with_and_without_tls(self, loop: str, authority: Authority, pair: Pair) -> None:
         async def reflect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

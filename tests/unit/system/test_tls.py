@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import ssl
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,11 @@ class TestClient:
     def test_a_certificate_needs_a_key(self) -> None:
         with pytest.raises(ValueError, match="give both certificate_file and key_file"):
             TlsOptions(certificate_file="client.pem")
+
+    def test_options_travel_as_text(self) -> None:
+        options = TlsOptions(ca_file=Path("/ca.pem"), verify=ServerCheck.CHAIN, certificate_file="c", key_file="k")
+        assert TlsOptions.from_json(options.to_json()) == options
+        assert pickle.loads(pickle.dumps(options)) == options
 
     def test_a_context_is_shared_until_a_file_changes(self, pair: Pair, authority: Authority) -> None:
         options = TlsOptions(
