@@ -175,7 +175,7 @@ class BrokerApp:
         self._replica_port = ReplicaPort(broker, self._server.schedule_tick)
         wanted = settings.ha_port or (node.listen_port + 1 if self._has_fixed_port else 0)
         try:
-            broker.parts.replication.ha_port = await self._replica_port.listen(node.listen_host, wanted)
+            broker.parts.replication.ha_port = await self._replica_port.listen(node.listen_host, wanted, self._tls)
         except (OSError, OverflowError) as error:
             log.warning(
                 "the broker could not open the HA port %d: %s. Replicas cannot follow this broker. Set "

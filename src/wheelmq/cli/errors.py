@@ -46,4 +46,5 @@ def plain_errors(namesrv: str) -> Iterator[None]:
 
 def _tls_hint(error: Exception) -> str:
     """Return a hint if a server may accept only encrypted connections."""
-    return " A server that accepts only TLS does this too: try --tls." if "closed the connection" in str(error) else ""
+    was_closed = any(text in str(error) for text in ("closed the connection", "connection was closed"))
+    return " A server that accepts only TLS does this too: try --tls." if was_closed else ""

@@ -15,6 +15,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.replication_state import ReplicationState
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.sync_connection import SyncConnection
+from wheelmq.system.tls_client import ClientTls
 
 CATCH_UP_S: Final = 10.0
 """Time for the slave to get the last messages of the master."""
@@ -33,18 +34,18 @@ class Switched:
     fields: dict[str, object] = field(default_factory=dict)
 
 
-def switch(broker: str, namesrv: str, *, force: bool) -> Switched:
+def switch(broker: str, namesrv: str, *, force: bool, tls: ClientTls | None = None) -> Switched:
     """Make the slave at `broker` the master. Raises SwitchRejected, CallError, Refused."""
-    slave = SyncConnection(broker)
+    slave = SyncConnection(broker, tls=tls)
     state = state_at(slave)
     if state.is_master:
         raise SwitchRejected(f"the broker at {broker} is the master already")
     began_s = time.monotonic()
-    master = _master_of(state, namesrv)
+    master = _master_of(state, namesrv, tls)
     least_end = 0
     handed_over = False
     if master is not None and master != broker:
-        least_end = _hand_over(slave, master, broker, force=force)
+        least_end = _hand_over(slave, SyncConnection(master, tls=tls), broker, force=force)
         handed_over = least_end > 0
     ext = headers.texts(leastLogEnd=least_end)
     slave.ask(Command(code=RequestCode.WMQ_PROMOTE, ext=ext))
@@ -65,12 +66,13 @@ def state_at(connection: SyncConnection) -> ReplicationState:
         raise CallError(f"the state of {connection.address} is unreadable: {error}") from None
 
 
-def _master_of(state: ReplicationState, namesrv: str) -> str | None:
+def _master_of(state: ReplicationState, namesrv: str, tls: ClientTls | None) -> str | None:
     """Return the address of the present master of the slave's broker name, or None if no name server knows one."""
     ext = headers.texts(clusterName=state.cluster, brokerName=state.broker_name)
     for server in filter(None, namesrv.split(";")):
         try:
-            answer = SyncConnection(server).ask(Command(code=RequestCode.GET_BROKER_MEMBER_GROUP, ext=ext))
+            names = SyncConnection(server, tls=tls)
+            answer = names.ask(Command(code=RequestCode.GET_BROKER_MEMBER_GROUP, ext=ext))
             address = bodies.read(answer.body, bodies.MemberGroup).broker_member_group.broker_addrs.get(MASTER_ID)
         except (CallError, Refused, BodyError):
             continue
@@ -79,21 +81,20 @@ def _master_of(state: ReplicationState, namesrv: str) -> str | None:
     return None
 
 
-def _hand_over(slave: SyncConnection, master: str, successor: str, *, force: bool) -> int:
+def _hand_over(slave: SyncConnection, master: SyncConnection, successor: str, *, force: bool) -> int:
     """Stop the master, and wait until the slave has its last message.
 
     Returns the end of the master's log, or 0 with `force` if the master is not reachable. Raises SwitchRejected.
     """
-    connection = SyncConnection(master)
     try:
         ext = headers.texts(successor=successor)
-        answer = connection.ask(Command(code=RequestCode.WMQ_HAND_OVER, ext=ext))
+        answer = master.ask(Command(code=RequestCode.WMQ_HAND_OVER, ext=ext))
     except (CallError, Refused) as error:
         if force:
             return 0
         raise SwitchRejected(
-            f"the name server knows a master at {master}, which cannot hand over: {error}. With --force the slave "
-            "takes over without it, and messages that it has not got are lost"
+            f"the name server knows a master at {master.address}, which cannot hand over: {error}. With --force the "
+            "slave takes over without it, and messages that it has not got are lost"
         ) from None
     end = int(answer.ext["logEnd"])
     deadline_s = time.monotonic() + CATCH_UP_S

@@ -45,8 +45,8 @@ class TlsSettings(SettingsTable, kw_only=True):
     """Ciphers of TLS 1.2 by OpenSSL's names, separated by colons. Empty means OpenSSL's choice. Those of TLS 1.3 are
     fixed."""
     outgoing: Annotated[OutgoingTls, Setting("tls_outgoing", "useTLS")] = OutgoingTls.AUTO
-    """Whether the broker encrypts its own connections to name servers. `auto` means: if `tls_mode` is `enforcing` at
-    the start. Apache's true is `always`, and false is `never`."""
+    """Whether the broker encrypts its own connections to name servers, and to the master that it follows. `auto` means:
+    if `tls_mode` is `enforcing` at the start. Apache's true is `always`, and false is `never`."""
     outgoing_ca_file: Annotated[str, Setting("tls_outgoing_ca_file", "tls.client.trustCertPath")] = ""
     """PEM file with the certificates that own connections trust. Empty means the authorities of the system."""
     outgoing_verify: Annotated[ServerCheck, Setting("tls_outgoing_verify", "tls.client.authServer")] = ServerCheck.FULL

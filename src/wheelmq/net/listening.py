@@ -37,7 +37,13 @@ class OpenPort:
 
 
 async def listen(
-    factory: Factory, host: str, port: int, *, tls: ServerTls | None = None, backlog: int = BACKLOG
+    factory: Factory,
+    host: str,
+    port: int,
+    *,
+    tls: ServerTls | None = None,
+    backlog: int = BACKLOG,
+    waiting_max: int = WAITING_MAX,
 ) -> OpenPort:
     """Listen on `host` and `port`; the system chooses the port if it is 0. Raises OSError.
 
@@ -45,7 +51,7 @@ async def listen(
     caller starts and stops the watch over the certificate files, because several ports share one `ServerTls`.
     """
     loop = asyncio.get_running_loop()
-    entrance = Entrance(tls, factory, is_full=lambda: entrance.waiting >= WAITING_MAX)
+    entrance = Entrance(tls, factory, is_full=lambda: entrance.waiting >= waiting_max)
     return OpenPort(await loop.create_server(entrance.accept, host, port, backlog=backlog), entrance)
 
 

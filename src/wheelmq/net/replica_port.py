@@ -1,4 +1,8 @@
-"""The HA port of a master, on which its replicas connect (RocketMQ: AcceptSocketService)."""
+"""The HA port of a master, on which its replicas connect (RocketMQ: AcceptSocketService).
+
+It accepts plain connections and TLS, as the port for clients does. The first byte of a plain replica is 0, because it
+begins a log position or the state of a handshake.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,17 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
+from wheelmq.net.listening import OpenPort, listen
+from wheelmq.net.server_tls import ServerTls
+
 log = logging.getLogger(__name__)
 
 WRITE_BYTES_HIGH: Final = 2 << 20
 """Bytes that wait for a replica above which the master reads no more of its log for it."""
 CONNECTIONS_MAX: Final = 64
-"""Connections of replicas. More come only from other programs."""
+"""Connections of replicas, and as many that wait for their first byte. More come only from other programs."""
+BACKLOG: Final = 100
+"""Connections that the system holds until they are accepted."""
 
 
 class ReplicaSink(Protocol):
@@ -96,13 +105,17 @@ class ReplicaPort:
         self.sink = sink
         self.after_data = after_data
         self.connections: set[ReplicaConnection] = set()
-        self._listener: asyncio.Server | None = None
+        self._listener: OpenPort | None = None
 
-    async def listen(self, host: str, port: int) -> int:
-        """Listen on `port`, or on a free port if it is 0. Returns the port. Raises OSError, OverflowError."""
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: ReplicaConnection(self), host, port)
-        return int(self._listener.sockets[0].getsockname()[1])
+    async def listen(self, host: str, port: int, tls: ServerTls | None = None) -> int:
+        """Listen on `port`, or on a free port if it is 0. Returns the port. Raises OSError, OverflowError.
+
+        With `tls` its mode decides which replicas may connect without encryption.
+        """
+        self._listener = await listen(
+            lambda: ReplicaConnection(self), host, port, tls=tls, backlog=BACKLOG, waiting_max=CONNECTIONS_MAX
+        )
+        return self._listener.port
 
     async def close(self) -> None:
         if self._listener is not None:

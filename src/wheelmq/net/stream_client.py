@@ -7,6 +7,8 @@ import contextlib
 import socket
 from typing import cast
 
+from wheelmq.system.tls_client import ClientTls, problem_text
+
 
 class ByteStream(asyncio.Protocol):
     """Received bytes, and the way to send some. A reader that takes no bytes pauses the peer."""
@@ -17,13 +19,24 @@ class ByteStream(asyncio.Protocol):
         self._changed = asyncio.Event()
         self._is_paused = False
         self.is_open = False
+        self.failure = ""
+        """The reason of a broken connection, after a colon. Empty if there is none."""
 
     @classmethod
-    async def connect(cls, host: str, port: int, timeout_s: float) -> ByteStream:
-        """Return an open connection. Raises OSError, TimeoutError."""
+    async def connect(cls, host: str, port: int, timeout_s: float, tls: ClientTls | None = None) -> ByteStream:
+        """Return an open connection, encrypted with `tls`. Raises ConnectionError."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(timeout_s):
-            _, stream = await loop.create_connection(cls, host, port)
+        context, name = None, None
+        try:
+            async with asyncio.timeout(timeout_s):
+                if tls is not None:
+                    context = await asyncio.to_thread(tls.context)  # it may read files
+                    name = tls.server_name(host)
+                _, stream = await loop.create_connection(cls, host, port, ssl=context, server_hostname=name)
+        except TimeoutError:
+            raise ConnectionError(f"{host}:{port} cannot be reached: no answer within {timeout_s:g} s") from None
+        except OSError as error:
+            raise ConnectionError(f"{host}:{port} cannot be reached: {problem_text(error)}") from None
         return stream
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -41,6 +54,8 @@ class ByteStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
+        if isinstance(exc, OSError):
+            self.failure = f": {problem_text(exc)}"
         self._changed.set()
 
     async def wait(self, timeout_s: float) -> bytes:

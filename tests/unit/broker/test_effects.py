@@ -25,6 +25,7 @@ from wheelmq.formats.wire.bodies import PERM_INHERIT
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.limits import SocketOptions
+from wheelmq.net.replica_port import BACKLOG
 from wheelmq.testing.harness import SMALL, BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -350,7 +351,7 @@ def listening(folder: Path) -> None:
         loop.create_server = create_server  # type: ignore[method-assign]
         await app.start()
         try:
-            assert app.exporter is not None and backlogs == [7, 7, None]  # the fast port, and the HA port
+            assert app.exporter is not None and backlogs == [7, 7, BACKLOG]  # the fast port, and the HA port
             for host, port in (("127.0.0.2", app.settings.broker.listen_port), ("127.0.0.3", app.exporter.port)):
                 socket.create_connection((host, port), 30).close()
                 with pytest.raises(ConnectionRefusedError):

@@ -16,7 +16,8 @@ from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.lives import live
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.cli.switch import SwitchRejected, switch
-from wheelmq.client import Producer
+from wheelmq.client import Producer, TlsOptions
+from wheelmq.config.tls import TlsSettings
 from wheelmq.nameserver.app import NameServerApp
 from wheelmq.nameserver.settings import NameServerSettings
 
@@ -86,9 +87,11 @@ class Member:
 class Group:
     """A name server, and the brokers of one name."""
 
-    def __init__(self, folder: Path, namesrv: NameServerApp) -> None:
+    def __init__(self, folder: Path, namesrv: NameServerApp, tls: TlsOptions | None) -> None:
         self.app = namesrv
         self.namesrv = f"127.0.0.1:{namesrv.port}"
+        self.tls = tls
+        """The TLS of clients."""
         self._folder = folder
         self.members: list[Member] = []
 
@@ -103,10 +106,10 @@ class Group:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Group]:
-    namesrv = NameServerApp(NameServerSettings(kv_config_path=folder / "kvConfig.json", listen_port=0))
+async def running(folder: Path, tls: TlsSettings | None = None) -> AsyncIterator[Group]:
+    namesrv = NameServerApp(NameServerSettings(kv_config_path=folder / "kvConfig.json", listen_port=0), tls=tls)
     await namesrv.start()
-    group = Group(folder, namesrv)
+    group = Group(folder, namesrv, None if tls is None else tls.outgoing_options())
     try:
         yield group
     finally:
@@ -115,16 +118,18 @@ async def running(folder: Path) -> AsyncIterator[Group]:
         await group.app.stop()
 
 
-def play(folder: Path, scene: Callable[[Group], Awaitable[None]]) -> None:
+def play(folder: Path, scene: Callable[[Group], Awaitable[None]], tls: TlsSettings | None = None) -> None:
+    """Run a scene. With `tls` the name server has these settings."""
+
     async def run() -> None:
-        async with running(folder) as group:
+        async with running(folder, tls) as group:
             await scene(group)
 
     asyncio.run(run())
 
 
 async def send(group: Group, count: int, **options: Any) -> None:
-    async with Producer(group.namesrv) as producer:
+    async with Producer(group.namesrv, tls=group.tls) as producer:
         for i in range(count):
             await producer.send("T", b"%d" % i, **options)
 

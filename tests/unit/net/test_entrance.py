@@ -17,7 +17,6 @@ from compat.certificates import Authority, Pair
 from tests.unit.net import secure
 from tests.unit.net.secure import Echo, Play, client_context, close, connect, echo, entrance_of, server_tls, until
 from wheelmq.net import entrance as module
-from wheelmq.net import listening
 from wheelmq.net.limits import Limits
 from wheelmq.net.listening import listen, stream_factory
 from wheelmq.net.server import Server
@@ -419,12 +418,10 @@ class TestVersionsAndCiphers:
 class TestListen:
     """`listen`, for protocols other than that of the broker."""
 
-    def test_connections_that_wait_are_limited(self, loop: str, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(listening, "WAITING_MAX", 3)
-
+    def test_connections_that_wait_are_limited(self, loop: str, pair: Pair) -> None:
         async def work() -> None:
             factory = stream_factory(lambda reader, writer: writer.close())
-            listener = await listen(factory, "127.0.0.1", 0, tls=server_tls(pair))
+            listener = await listen(factory, "127.0.0.1", 0, tls=server_tls(pair), waiting_max=3)
             silent = [await connect(listener.port) for _ in range(3)]
             await until(lambda: listener.entrance.waiting == 3)
             excess = await connect(listener.port)

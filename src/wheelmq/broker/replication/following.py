@@ -23,6 +23,7 @@ from wheelmq.net.stream_client import ByteStream
 from wheelmq.store.follower import NotNext
 from wheelmq.store.recovery import LogDamaged
 from wheelmq.system.rate_limited_log import RateLimitedLog
+from wheelmq.system.tls_client import client_tls
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,11 @@ RETRY_S: Final = 0.5
 CONNECT_S: Final = 3.0
 WAIT_S: Final = 0.1
 """Longest time without a look at the log: a record may become whole in a tick."""
+
+APACHE_HAS_NO_TLS: Final = (
+    "the master at {} is one of Apache RocketMQ, whose HA port has no TLS. Set tls_outgoing to never to follow it "
+    "without encryption"
+)
 
 
 class Following:
@@ -55,9 +61,12 @@ class Following:
         self._schedule_round = schedule_round
         self._truncate_first = truncate_first
         self._clock = broker.parts.clock
+        self._tls = client_tls(broker.parts.settings.tls.outgoing_options())
         self._log = RateLimitedLog(log, self._clock.monotonic)
         self._task: asyncio.Task[None] | None = None
         self._stream: ByteStream | None = None
+        self._has_heard = False
+        """Whether the present master has sent bytes of its log."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -81,7 +90,7 @@ class Following:
                 self._truncate_first(error.position)
                 return
             except (OSError, CallError, Refused, MasterWrong, NotNext, LogDamaged, TimeoutError) as error:
-                self._log.warn("lost", "the slave does not follow its master now: %s", error or type(error).__name__)
+                self._log.warn("lost", "the slave does not follow its master now: %s%s", error, self._hint(error))
             except Exception:
                 self._log.exception("failed", "following the master failed")
             finally:
@@ -89,8 +98,14 @@ class Following:
             self._look_again()
             await asyncio.sleep(RETRY_S)
 
+    def _hint(self, error: Exception) -> str:
+        """Return the remedy for a master that may accept only encrypted connections."""
+        is_possible = self._tls is None and not self._has_heard and "closed the connection" in str(error)
+        return ". If it accepts only TLS, set tls_outgoing of this slave to always" if is_possible else ""
+
     async def _follow(self) -> None:
         """Follow the master until the connection ends."""
+        self._has_heard = False
         address, chosen = self._find_master(), self._broker.parts.settings.replication.master_address
         if address is None and not chosen:
             self._log.warn("none", "the slave knows no master: no name server has one with its broker name")
@@ -99,13 +114,15 @@ class Following:
             self._log.warn("tables", "no name server knows the master: its topics, groups and offsets are not copied")
             await self._stream_log(chosen, has_epochs=False)
             return
-        requests = RpcClient(address.broker)
+        requests = RpcClient(address.broker, tls=self._tls)
         try:
             state = await state_of(requests)
             if state is not None and not state.is_master:
                 raise MasterWrong(f"{address.broker} is no master")
             if state is not None:
                 self._broker.parts.role.note_master(is_sync=state.is_sync)
+            if state is None and self._tls is not None:
+                raise MasterWrong(APACHE_HAS_NO_TLS.format(address.broker))
             sync = TableSync(self._broker.parts, requests, is_apache=state is None)
             await sync.run_once()
             async with asyncio.TaskGroup() as group:
@@ -123,7 +140,7 @@ class Following:
         """Follow the log of the master whose HA port is at `address`, until the connection ends."""
         parts = self._broker.parts
         host, _, port = address.rpartition(":")
-        stream = self._stream = await ByteStream.connect(host, int(port), CONNECT_S)
+        stream = self._stream = await ByteStream.connect(host.strip("[]"), int(port), CONNECT_S, self._tls)
         link = MasterLink(
             parts.store.log,
             parts.replica_log,
@@ -138,6 +155,7 @@ class Following:
             stream.write(link.greeting())
             while self._is_slave and stream.is_open and parts.health.failure is None:
                 data = await stream.wait(WAIT_S)
+                self._has_heard = self._has_heard or bool(data)
                 if not self._is_slave:
                     return
                 stream.write(self._broker.follow(link, data))
@@ -150,7 +168,7 @@ class Following:
         finally:
             stream.close()
         if self._is_slave:
-            raise MasterWrong(f"the master at {address} closed the connection")
+            raise MasterWrong(f"the master at {address} closed the connection{stream.failure}")
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

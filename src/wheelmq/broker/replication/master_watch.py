@@ -20,6 +20,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.system.rate_limited_log import RateLimitedLog
+from wheelmq.system.tls_client import client_tls
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class MasterWatch:
         self._parts = parts
         self._found = found
         self._log = RateLimitedLog(log, parts.clock.monotonic)
+        self._tls = client_tls(parts.settings.tls.outgoing_options())
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -104,7 +106,7 @@ class MasterWatch:
     async def _ask_successor(self, address: str) -> LaterMaster | None:
         """Return the successor of this broker once it is the master. Take the role back if it will not be."""
         own = self._parts.epochs.last
-        requests = RpcClient(address)
+        requests = RpcClient(address, tls=self._tls)
         try:
             state = await state_of(requests)
         except (CallError, Refused):
@@ -120,7 +122,7 @@ class MasterWatch:
     async def _ask(self, server: str) -> LaterMaster | None:
         """Return the later master that a name server knows. Raises CallError if one of the two does not answer."""
         node, own = self._parts.settings.broker, self._parts.epochs.last
-        names = RpcClient(server)
+        names = RpcClient(server, tls=self._tls)
         try:
             ext = headers.texts(clusterName=node.cluster, brokerName=node.name)
             answer = await names.ask(Command(code=RequestCode.GET_BROKER_MEMBER_GROUP, ext=ext), TIMEOUT_S)
@@ -134,7 +136,7 @@ class MasterWatch:
         return await self._later(address, -1 if own is None else own.number)
 
     async def _later(self, address: str, own_epoch: int) -> LaterMaster | None:
-        requests = RpcClient(address)
+        requests = RpcClient(address, tls=self._tls)
         try:
             state = await state_of(requests)
         except Refused as error:
