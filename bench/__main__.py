@@ -47,6 +47,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "queues": ("bench.queues",),
     "holds": ("bench.holds",),
     "first_after_idle": ("bench.first_after_idle",),
+    "tls": ("bench.tls",),
 }
 SHORT_DEADLINE_S = 600.0
 DEADLINE_S = 6 * 3600.0

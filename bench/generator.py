@@ -69,7 +69,10 @@ def _command(address: str, topic: str, load: Load, taken: Path | None) -> list[s
     command = [sys.executable, "-m", "bench.rawload", "--address", address, "--topic", topic]
     for field in dataclasses.fields(load):
         value = getattr(load, field.name)
-        if value is None:
+        if value is None or value is False:
+            continue
+        if value is True:
+            command.append(f"--{field.name}")
             continue
         words = value if isinstance(value, tuple) else (value,)
         command += [f"--{field.name.replace('_', '-')}", *map(str, words)]

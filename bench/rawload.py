@@ -11,6 +11,7 @@ import json
 import re
 import selectors
 import socket
+import ssl
 import struct
 import time
 from dataclasses import dataclass, field
@@ -205,10 +206,37 @@ class Load:
     prefix: str = PREFIX
     batch: int = 1
     """Messages per frame. `messages`, `rate` and all results count frames."""
+    tls: bool = False
+    """Connect with TLS, and trust any certificate."""
 
     @property
     def is_timed(self) -> bool:
         return self.delays_ms is not None or self.deliver_at_ms is not None
+
+
+def dial(host: str, port: int, *, tls: bool = False) -> socket.socket:
+    """Connect to a broker. With `tls` any certificate is accepted."""
+    plain = socket.create_connection((host, port))
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not tls:
+        return plain
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(plain)
+
+
+def receive(connection: socket.socket, room: memoryview) -> int:
+    """Receive bytes, and with TLS all that are decrypted already. Raises ConnectionError at the end of the stream."""
+    try:
+        count = filled = connection.recv_into(room)
+        while count and isinstance(connection, ssl.SSLSocket) and connection.pending() and filled < len(room):
+            count = connection.recv_into(room[filled:])
+            filled += count
+    except ssl.SSLWantReadError:
+        return 0
+    if not count:
+        raise ConnectionError("the broker closed a connection")
+    return filled
 
 
 class Generator:
@@ -227,8 +255,7 @@ class Generator:
         self._peers: list[Peer] = []
         host, _, port = address.rpartition(":")
         for _ in range(load.connections):
-            connection = socket.create_connection((host, int(port)))
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = dial(host, int(port), tls=load.tls)
             connection.setblocking(False)
             peer = Peer(connection)
             self._peers.append(peer)
@@ -309,17 +336,14 @@ class Generator:
             while peer.pending:
                 done = peer.socket.send(peer.pending)
                 peer.pending = peer.pending[done:]
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantWriteError):
             pass
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.pending else 0)
         if self._selector.get_key(peer.socket).events != wanted:
             self._selector.modify(peer.socket, wanted, peer)
 
     def _pull(self, peer: Peer) -> None:
-        count = peer.socket.recv_into(memoryview(peer.received)[peer.filled :])
-        if not count:
-            raise ConnectionError("the broker closed a connection")
-        peer.filled += count
+        peer.filled += receive(peer.socket, memoryview(peer.received)[peer.filled :])
         frames, good, at = count_answers(np.frombuffer(peer.received, np.uint8), peer.filled, self._taken)
         if at:
             peer.received[: peer.filled - at] = peer.received[at : peer.filled]
@@ -344,6 +368,7 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=4)
     parser.add_argument("--prefix", default=PREFIX, help="of the unique keys")
     parser.add_argument("--batch", type=int, default=1, help="messages in a frame")
+    parser.add_argument("--tls", action="store_true", help="connect with TLS")
     parser.add_argument("--taken", type=Path, metavar="FILE", help="write there which messages were taken, as a .npy")
     options = vars(parser.parse_args())
     address, topic, taken_path = options.pop("address"), options.pop("topic"), options.pop("taken")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import selectors
-import socket
 import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from bench.rawload import dial, receive
 
 BATCH: Final = 32
 RECEIVE_BYTES: Final = 1 << 20
@@ -54,10 +55,10 @@ def shares(ends: Sequence[int], connections: int) -> list[Share]:
     ]
 
 
-def pull_all(address: str, topic: str, group: str, wanted: Sequence[Share]) -> Result:
+def pull_all(address: str, topic: str, group: str, wanted: Sequence[Share], *, tls: bool = False) -> Result:
     """Pull all shares, with one connection per share. Raises PullFailed, TimeoutError."""
     result = Result()
-    walks = [_Walk(address, topic, group, share) for share in wanted]
+    walks = [_Walk(address, topic, group, share, tls=tls) for share in wanted]
     processor_s, began_s = time.process_time(), time.monotonic()
     with selectors.DefaultSelector() as selector:
         for walk in walks:
@@ -87,10 +88,10 @@ def pull_all(address: str, topic: str, group: str, wanted: Sequence[Share]) -> R
 class _Walk:
     """A connection, and its position in its share."""
 
-    def __init__(self, address: str, topic: str, group: str, share: Share) -> None:
+    def __init__(self, address: str, topic: str, group: str, share: Share, *, tls: bool) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), ANSWER_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = dial(host, int(port), tls=tls)
+        self.socket.settimeout(ANSWER_S)
         self._share, self._at = share, share.first
         self._received = memoryview(bytearray(RECEIVE_BYTES))
         self._filled = 0
@@ -110,10 +111,10 @@ class _Walk:
 
     def receive(self) -> int:
         """Receive bytes. Returns the number of messages in the answer; 0 while it is incomplete."""
-        count = self.socket.recv_into(self._received[self._filled :])
-        if not count:
-            raise PullFailed("the broker closed a connection")
-        self._filled += count
+        try:
+            self._filled += receive(self.socket, self._received[self._filled :])
+        except ConnectionError as error:
+            raise PullFailed(str(error)) from None
         if self._filled < _PREFIX.size:
             return 0
         length, word = _PREFIX.unpack_from(self._received, 0)

@@ -251,7 +251,12 @@ class ApacheBroker(_JavaServer):
 
 
 def mqadmin(
-    args: Sequence[str], namesrv: str, *, home: Path | None = None, timeout_s: float = 60.0
+    args: Sequence[str],
+    namesrv: str,
+    *,
+    home: Path | None = None,
+    timeout_s: float = 60.0,
+    java_options: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run one command of Apache's admin tool, as in `mqadmin(["clusterList"], namesrv)`.
 
@@ -259,7 +264,7 @@ def mqadmin(
     """
     home = home or PROJECT.target / "mqadmin"
     home.mkdir(parents=True, exist_ok=True)
-    options = (f"-Drocketmq.namesrv.addr={namesrv}", "-XX:TieredStopAtLevel=1")
+    options = (f"-Drocketmq.namesrv.addr={namesrv}", "-XX:TieredStopAtLevel=1", *java_options)
     command = [
         *_java(home, "128m", "tools", options),
         "org.apache.rocketmq.tools.command.MQAdminStartup",
