@@ -82,7 +82,7 @@ class ConsumeQueue:
         """Begin the queue in the file of `offset`, with blanks before it."""
         self.files.grow(offset * QUEUE_UNIT.size)
         self.start = QueueOffset(self.files.start // QUEUE_UNIT.size)
-        self.end = self.start
+        self.end = self._synced = self.start
         if offset > self.start:
             self._fill_gap(offset)
 
@@ -129,7 +129,7 @@ class ConsumeQueue:
 
     def drop_before(self, log_start: LogPosition) -> Callable[[], None] | None:
         """Set `start` to the first unit whose record is in the log. Returns the job that removes files before it."""
-        self.start = self._first_at(log_start)
+        self.start = self.first_at(log_start)
         self._synced = max(self._synced, self.start)
         return self.files.drop_before(self.start * QUEUE_UNIT.size)
 
@@ -146,7 +146,7 @@ class ConsumeQueue:
         self.start = self.end
         return self.files.drop_before(self.start * QUEUE_UNIT.size)
 
-    def _first_at(self, log_start: LogPosition) -> QueueOffset:
+    def first_at(self, log_start: LogPosition) -> QueueOffset:
         """Return the first offset whose record begins at or after `log_start`, or `end` without one.
 
         A unit lost in a power cut counts as one whose record exists, because recovery writes it again.

@@ -99,9 +99,13 @@ class MappedSequence:
         self.start = starts[0] if starts else 0
         self.end = starts[-1] + file_bytes if starts else 0
 
+    def base_of(self, position: int) -> int:
+        """Return the start of the file that holds byte `position`."""
+        return position - position % self.file_bytes
+
     def file_at(self, position: int) -> MappedFile:
         """Return the file that holds byte `position`. It must exist."""
-        start = position - position % self.file_bytes
+        start = self.base_of(position)
         assert self.start <= start < self.end, (position, self.start, self.end)
         file = self._mapped.get(self, start)
         if file is None:

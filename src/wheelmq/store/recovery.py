@@ -12,8 +12,9 @@ from __future__ import annotations
 import errno
 import itertools
 import logging
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,10 +40,9 @@ from wheelmq.formats.kernels import jit, topics
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.names import BLOCK_TOPIC
 from wheelmq.formats.units import LogPosition
-from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.spans import NEAR_BYTES, joined
 from wheelmq.system.disk import Disk
-from wheelmq.system.mapped_file import MappedFile
+from wheelmq.system.mapped_file import Bytes
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +140,32 @@ def clear_row(row: Rows) -> None:
     row[col.REAL_TOPIC] = -1
 
 
+class ScannedFile(Protocol):
+    """The bytes of one file of a log, as `MappedFile` has them."""
+
+    path: Path
+    size: int
+    array: Bytes
+    view: memoryview
+
+    def read_ahead(self, start: int, stop: int) -> None: ...
+
+
+class ScannedFiles(Protocol):
+    """The files of a log, as `MappedSequence` has them."""
+
+    file_bytes: int
+
+    @property
+    def end(self) -> int: ...
+
+    def base_of(self, position: int) -> int: ...
+
+    def file_at(self, position: int) -> ScannedFile: ...
+
+    def pieces(self, position: int, end: int) -> Sequence[tuple[int, ScannedFile, int, int]]: ...
+
+
 class LogScan:
     """One scan of the log. After `chunks` is exhausted, `end` is the end of the log.
 
@@ -149,7 +175,7 @@ class LogScan:
 
     def __init__(
         self,
-        files: MappedSequence,
+        files: ScannedFiles,
         start: LogPosition,
         *,
         check_bodies: bool = True,
@@ -227,14 +253,14 @@ class LogScan:
         Returns the number of rows and whether the log continues."""
         while count < len(rows) and self.end < self._stop:
             file = self._files.file_at(self.end)
-            base = self.end - self.end % self._files.file_bytes
+            base = self._files.base_of(self.end)
             if jit.available():
                 count = self._run_kernel(file, base, rows, count)
                 if count == len(rows) or self.end == self._stop:
                     return count, True
             at = self.end - base
             if self._at_blank(file, at):
-                self.end = LogPosition(base + self._files.file_bytes)
+                self.end = LogPosition(base + file.size)
                 continue
             last_ms = int(rows[count - 1, col.STORE_MS]) if count else self._last_ms
             if not self._read_plain(file, at, rows[count], is_known=last_ms < self._whole_before_ms):
@@ -243,7 +269,7 @@ class LogScan:
             count += 1
         return count, True
 
-    def _run_kernel(self, file: MappedFile, base: int, rows: Rows, count: int) -> int:
+    def _run_kernel(self, file: ScannedFile, base: int, rows: Rows, count: int) -> int:
         """Fill `rows` by the kernel, for at most one scan step. Returns the number of rows."""
         at = self.end - base
         stop = min(self._stop - base, file.size, at + AHEAD_BYTES)
@@ -270,11 +296,11 @@ class LogScan:
         return int(state[col.ROWS])
 
     @staticmethod
-    def _at_blank(file: MappedFile, at: int) -> bool:
+    def _at_blank(file: ScannedFile, at: int) -> bool:
         left = file.size - at
         return left < BLANK_BYTES or BLANK.unpack_from(file.view, at) == (left, BLANK_MAGIC)
 
-    def _read_plain(self, file: MappedFile, at: int, row: Rows, *, is_known: bool) -> bool:
+    def _read_plain(self, file: ScannedFile, at: int, row: Rows, *, is_known: bool) -> bool:
         """Fill one row from the record at byte `at` of a file. Returns False without a record.
 
         If the bytes were on disk (`is_known`), raises LogDamaged without a record, unless the rest of the log is zero.
@@ -299,7 +325,7 @@ class LogScan:
             )
         return False
 
-    def _record_at(self, file: MappedFile, at: int) -> Record | None:
+    def _record_at(self, file: ScannedFile, at: int) -> Record | None:
         """Return the record at byte `at` of a file if it is well-formed and contains its own position."""
         if at >= file.size - BLANK_BYTES:
             return None
@@ -307,14 +333,14 @@ class LogScan:
             record = decode_record(file.view[at:])
         except RecordError:
             return None
-        return record if record.position == self.end - self.end % file.size + at else None
+        return record if record.position == self._files.base_of(self.end) + at else None
 
-    def _is_whole(self, file: MappedFile, at: int, record: Record, *, is_known: bool) -> bool:
+    def _is_whole(self, file: ScannedFile, at: int, record: Record, *, is_known: bool) -> bool:
         if (self._check_bodies and not record.body_is_intact) or not record.offset_is_possible:
             return False
         return is_known or is_written_out(file.view, at, record)
 
-    def _goes_on(self, file: MappedFile, at: int) -> bool:
+    def _goes_on(self, file: ScannedFile, at: int) -> bool:
         return self._at_blank(file, at) or self._record_at(file, at) is not None
 
     def _is_empty_behind(self) -> bool:

@@ -23,17 +23,26 @@ def load_done(disk: Disk, paths: StorePaths) -> tuple[LogPosition, tuple[StreamB
     raw = disk.read(paths.timer_done)
     if raw is None:
         return LogPosition(0), ()
-    if len(raw) >= TIMER_DONE.size:
-        head = TIMER_DONE.unpack(raw)
-        body = raw[TIMER_DONE.position_of("log_position") :]
-        if head["magic"] == TIMER_DONE_MAGIC and head["crc"] == zlib.crc32(body):
-            return LogPosition(head["log_position"]), unpack_streams(raw, TIMER_DONE.size, head["streams"])[0]
+    found = decode_done(raw)
+    if found is not None:
+        return found
     raise OSError(
         errno.EIO,
         "this is not a snapshot of done bits: put a good copy in its place, or remove it; without it, messages "
         "that Apache RocketMQ had delivered are delivered again",
         str(paths.timer_done),
     )
+
+
+def decode_done(raw: bytes) -> tuple[LogPosition, tuple[StreamBits, ...]] | None:
+    """Return the log position and the settled messages in the bytes of a snapshot; None if they are no snapshot."""
+    if len(raw) < TIMER_DONE.size:
+        return None
+    head = TIMER_DONE.unpack(raw)
+    body = raw[TIMER_DONE.position_of("log_position") :]
+    if head["magic"] != TIMER_DONE_MAGIC or head["crc"] != zlib.crc32(body):
+        return None
+    return LogPosition(head["log_position"]), unpack_streams(raw, TIMER_DONE.size, head["streams"])[0]
 
 
 def save_done(disk: Disk, paths: StorePaths, done: DoneBits, ends: Mapping[Stream, int], position: LogPosition) -> None:
