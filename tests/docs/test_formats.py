@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.formats.disk import block, checkpoint, done_bits, index, queue_unit, snapshot, timer
+from wheelmq.formats.disk import block, checkpoint, done_bits, index, queue_unit, ship, snapshot, timer
 from wheelmq.formats.field import Layout
 from wheelmq.formats.wire import replication
 
@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "formats"
 
 LAYOUTS: dict[str, Layout] = {
     name: layout
-    for module in (block, checkpoint, done_bits, index, queue_unit, snapshot, timer, replication)
+    for module in (block, checkpoint, done_bits, index, queue_unit, ship, snapshot, timer, replication)
     for name, layout in vars(module).items()
     if isinstance(layout, Layout)
 }

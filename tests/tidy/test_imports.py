@@ -16,6 +16,7 @@ BELOW: dict[str, set[str]] = {
     "observe": {"formats", "system"},
     "store": {"formats", "system", "config"},
     "delay": {"formats", "system", "config", "observe", "store"},
+    "backup": {"formats", "system", "store", "delay"},
     "net": {"formats", "system"},
     "client": {"formats", "system", "net"},
     "nameserver": {"formats", "system", "config", "store"},
@@ -24,6 +25,7 @@ BELOW: dict[str, set[str]] = {
     "dashboard": {"formats", "system", "net"},
     "testing": {"formats", "system", "config", "observe", "store", "delay", "net", "client", "nameserver", "broker"},
     "cli": {
+        "backup",
         "formats",
         "system",
         "config",
@@ -114,7 +116,7 @@ def test_only_the_pipeline_needs_spark(module: Module) -> None:
     assert not heavy
 
 
-@pytest.mark.parametrize("part", ["formats", "filter", "store", "delay", "observe"])
+@pytest.mark.parametrize("part", ["formats", "filter", "store", "delay", "observe", "backup"])
 def test_the_core_is_synchronous(part: str) -> None:
     for module in modules():
         if module.part == part or module.name.startswith("broker/handlers/"):

@@ -15,6 +15,8 @@ WITHOUT_OBJECTS = ("formats/", "delay/fast/")
 """The format of origins, and kernels, which have no objects."""
 
 ALLOWED = {
+    "backup/reader.py": "picks the messages of blocks among the settled ones, many at once",
+    "backup/tally.py": "counts many messages by kind at once",
     "broker/block_queries.py": "an offset of a message id is a log position or the origin of a message in a block",
     "broker/replication/truncation.py": "picks the messages of blocks among those that removed records settle",
     "delay/blocks/recover.py": "picks its streams among those of the done bits",

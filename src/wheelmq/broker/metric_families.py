@@ -6,6 +6,7 @@ They have Apache RocketMQ's names where it has the metric. Our own begin with `w
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,6 +18,7 @@ from wheelmq.broker.overview import LATENESS_MS, waiting_by_place
 from wheelmq.delay import intake
 from wheelmq.formats.certificate import DAY_MS
 from wheelmq.observe.histogram import Histogram
+from wheelmq.store.ship_status import read_statuses
 
 BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 """Bounds of the distribution of indexed messages (RocketMQ: TimerMetrics.timerDist)."""
@@ -48,6 +50,7 @@ class Families:
         yield self._waiting()
         yield self._snapshot()
         yield from self._blocks()
+        yield from self._shipping()
         yield from self._transactions()
         yield from self._replication()
         yield from self._own()
@@ -178,6 +181,21 @@ class Families:
         )
         family.add_metric(list(self._labels.values()), blocks.end)
         yield family
+
+    def _shipping(self) -> Iterator[Metric]:
+        """Yield the metrics of `wheelmq ship`, with a sample for each target."""
+        store, now_ms = self._sources.engine.store, self._sources.clock.now_ms()
+        labels = [*self._labels, "target"]
+        age = GaugeMetricFamily("wheelmq_ship_age_seconds", "From the last complete copy to now", labels=labels)
+        lag = GaugeMetricFamily("wheelmq_ship_behind_bytes", "Bytes of the log that are not shipped", labels=labels)
+        text = "Failed attempts of the shipper since its start"
+        failures = CounterMetricFamily("wheelmq_ship_failures", text, labels=labels)
+        for status in read_statuses(store.disk, store.paths):
+            values, age_ms = [*self._labels.values(), status.target], status.age_ms(now_ms)
+            age.add_metric(values, math.inf if age_ms is None else age_ms / 1000)
+            lag.add_metric(values, max(0, store.log.end - max(status.log_end, store.log.start)))
+            failures.add_metric(values, status.failures)
+        yield from (age, lag, failures)
 
     def _transactions(self) -> Iterator[Metric]:
         counts = self._sources.transactions.counts

@@ -62,6 +62,8 @@ MORE_MAPS: Final = (
 )
 SET_CLOCK: Final = f"due times follow it: `{SUDO}timedatectl set-ntp true`, or set it with `{SUDO}date -s`"
 SLEW_CLOCK: Final = "due times follow it: let it be slewed, not stepped (chronyd without makestep, or ntpd -x)"
+SHIP_AGE_MS_MAX: Final = 10_000
+COPY_IT: Final = "copy it continuously: `wheelmq ship TARGET` (docs/operations/backup.md)"
 START_PIPELINE: Final = (
     "no message is late. Start a pipeline with `wheelmq pipeline`; if one should run already, its log has the reason"
 )
@@ -121,6 +123,7 @@ def run_checks(
         ("java", java),
         ("spark", spark),
         ("kernels", kernels),
+        ("ship", lambda: ship(home)),
         *((f"port {port}", lambda name=name, port=port: port_free(name, port)) for name, port in wanted_ports),
         ("disk", lambda: disk(home)),
         ("temporary", temporary),
@@ -230,6 +233,30 @@ def kernels() -> Check:
         return Check("kernels", CheckStatus.OK, f"Numba {version('numba')}, NumPy {version('numpy')}")
     except PackageNotFoundError as missing:
         return Check("kernels", CheckStatus.FAIL, f"{missing.name} is not installed", reinstall_text("numba", "numpy"))
+
+
+def ship(home: Path) -> Check:
+    """Check the copies that `wheelmq ship` makes of the store in the home."""
+    from wheelmq.cli.times import duration_text
+    from wheelmq.formats.disk.paths import StorePaths
+    from wheelmq.store.ship_status import read_statuses
+    from wheelmq.system.clock import SystemClock
+    from wheelmq.system.disk import ReadOnlyDisk
+
+    found = read_statuses(ReadOnlyDisk(), StorePaths(home / stores.STORE))
+    if not found:
+        return Check("ship", CheckStatus.OK, "no target: a lost disk would lose the store", COPY_IT)
+    now_ms = SystemClock().now_ms()
+    ages_ms = {status.target: status.age_ms(now_ms) for status in found}
+    late = [one for one in found if (age := ages_ms[one.target]) is None or age > SHIP_AGE_MS_MAX]
+    if late:
+        age_ms = ages_ms[late[0].target]
+        text = "no complete copy yet" if age_ms is None else f"the copy is {duration_text(age_ms)} old"
+        problem = f": {late[0].problem}" if late[0].problem else ""
+        advice = f"start `wheelmq ship {late[0].target}` again, or remove its file in {home / stores.STORE / 'ship'}"
+        return Check("ship", CheckStatus.FAIL, f"{late[0].target}: {text}{problem}", advice)
+    oldest_ms = max(age_ms for age_ms in ages_ms.values() if age_ms is not None)
+    return Check("ship", CheckStatus.OK, f"{', '.join(ages_ms)}: all but the last {duration_text(oldest_ms)}")
 
 
 def port_free(name: str, port: int) -> Check:

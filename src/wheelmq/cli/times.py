@@ -46,6 +46,16 @@ def parse_time(text: str, now_ms: Millis) -> Millis:
     return Millis(round(moment.timestamp() * 1000))
 
 
+def parse_past_time(text: str, now_ms: Millis) -> Millis:
+    """Return the time that a text gives: ISO 8601, or `-` and a duration. Raises ValueError with the allowed forms."""
+    written = text.strip()
+    if written.startswith("-"):
+        return Millis(now_ms - parse_duration(written[1:]))
+    if written.startswith("+"):
+        raise ValueError(f"{text!r} is in the future: write ISO 8601, or a time before now, as in -10m")
+    return parse_time(written, now_ms)
+
+
 def time_text(time_ms: int) -> str:
     seconds, ms = divmod(time_ms, 1000)
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone().replace(microsecond=ms * 1000)

@@ -11,6 +11,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -23,6 +24,7 @@ from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.store.ship_status import ShipStatus, ShipStatusFile
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 from wheelmq.testing.workers import HeldWorker
@@ -69,6 +71,22 @@ def test_timer_metrics_follow_messages_from_the_send_to_the_release(harness: Bro
     assert samples_by(harness, "by")["wheelmq_timers_armed_total", "near_lane"] >= 1
     harness.advance(10_000, model.work)
     assert ("rocketmq_timing_messages", "T") not in samples_by(harness)
+
+
+def test_the_age_of_a_copy_grows_until_the_next_one(harness: BrokerHarness) -> None:
+    file = ShipStatusFile(harness.disk, harness.broker.parts.store.paths, "/copies")
+    status = ShipStatus(target="/copies", history="h", pid=1, made_ms=harness.now_ms, failures=3)
+    file.write(status)
+    assert samples_by(harness, "target")["wheelmq_ship_failures_total", "/copies"] == 3
+    assert samples_by(harness, "target")["wheelmq_ship_age_seconds", "/copies"] == float("inf")
+    harness.send("T", b"shipped")
+    shipped_to = harness.broker.parts.store.log.end
+    file.write(msgspec.structs.replace(status, complete_ms=harness.now_ms, log_end=shipped_to))
+    harness.send("T", b"not shipped")
+    harness.advance(2500)
+    found = samples_by(harness, "target")
+    assert found["wheelmq_ship_age_seconds", "/copies"] == 2.5
+    assert found["wheelmq_ship_behind_bytes", "/copies"] == harness.broker.parts.store.log.end - shipped_to > 0
 
 
 BOUNDS = ("5", "60", "300", "900", "3600", "14400", "28800", "86400")

@@ -15,13 +15,18 @@ import threading
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from wheelmq.cli import broker_state, doctor, main
 from wheelmq.cli.doctor import CheckStatus
 from wheelmq.cli.ports import free_port
+from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.wire import frame
+from wheelmq.store.ship_status import ShipStatus, ShipStatusFile
+from wheelmq.system.clock import SystemClock
+from wheelmq.system.disk import Disk
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -35,6 +40,22 @@ def test_this_machine_can_run_wheelmq(tmp_path: Path) -> None:
     assert [check for check in checks if check["name"] in ("java", "spark") and check["status"] != "ok"] == []
     assert all(check["advice"] for check in checks if check["status"] == "fail")
     assert result.exit_code == (1 if any(check["status"] == "fail" for check in checks) else 0)
+
+
+def test_an_old_copy_of_the_store_is_named_with_the_problem(tmp_path: Path) -> None:
+    paths, disk, now_ms = StorePaths(tmp_path / "store"), Disk(), SystemClock().now_ms()
+    assert "no target" in doctor.ship(tmp_path).detail
+    file = ShipStatusFile(disk, paths, "/copies")
+    status = ShipStatus(target="/copies", history="h", pid=1, made_ms=now_ms, problem="no room")
+    file.write(status)
+    assert doctor.ship(tmp_path).detail == "/copies: no complete copy yet: no room"
+    file.write(msgspec.structs.replace(status, complete_ms=now_ms - 60_000))
+    check = doctor.ship(tmp_path)
+    assert check.status is CheckStatus.FAIL and "the copy is 1m old: no room" in check.detail and check.advice
+    file.write(msgspec.structs.replace(status, complete_ms=now_ms, problem=""))
+    assert doctor.ship(tmp_path).status is CheckStatus.OK
+    file.write(msgspec.structs.replace(status, complete_ms=now_ms + 60_000, problem=""))  # an age of 0
+    assert doctor.ship(tmp_path).status is CheckStatus.OK
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

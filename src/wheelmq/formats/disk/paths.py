@@ -80,6 +80,11 @@ class StorePaths:
         return self.config / "replicationRole.json"
 
     @property
+    def ship(self) -> Path:
+        """Ours: a file for each target of `wheelmq ship` (see store.ship_status)."""
+        return self.root / "ship"
+
+    @property
     def config(self) -> Path:
         return self.root / "config"
 

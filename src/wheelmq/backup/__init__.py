@@ -1,0 +1,1 @@
+"""Ship a store to a target, continuously or once, and restore it from there."""

@@ -1,0 +1,299 @@
+"""Ship a store to a target: capture changes, store them, and keep the target tidy.
+
+The target alone says how far the shipper is. After any stop it continues from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+from wheelmq.backup.capture import Capture, Capturer, chunk_of, final_floor
+from wheelmq.backup.catalog import (
+    NEW,
+    PointObject,
+    TargetIdentity,
+    object_name,
+    placed,
+    read_catalog,
+    read_identity,
+    write_identity,
+)
+from wheelmq.backup.comparison import cut_blocks, cut_log
+from wheelmq.backup.history import History
+from wheelmq.backup.housekeeping import Housekeeping
+from wheelmq.backup.index import COMMIT_LOG, Chunk, Index, Point, StateFile
+from wheelmq.backup.merging import ChunkObjects, write_points
+from wheelmq.backup.objects import ObjectWriter, Packed, pack
+from wheelmq.backup.reader import LogReader
+from wheelmq.backup.retention import orphans
+from wheelmq.backup.settings import ShipSettings
+from wheelmq.backup.source import FileVersion, Source
+from wheelmq.backup.target import Target
+from wheelmq.formats.kernels import scan as col
+from wheelmq.formats.units import Millis
+from wheelmq.system.clock import Clock
+from wheelmq.system.failpoint import reach
+from wheelmq.system.workers import Worker
+
+log = logging.getLogger(__name__)
+
+
+class TargetForeign(OSError):
+    """The target holds something else: files of others, or another store."""
+
+
+class ShipStep(NamedTuple):
+    """The result of one step."""
+
+    is_complete: bool
+    """Whether the step reached the end of the store."""
+    capture: int
+    """Number of the new capture; 0 without one."""
+    raw_bytes: int
+    stored_bytes: int
+    records: int
+    problems: list[str]
+
+
+@dataclass
+class _Attempt:
+    """A capture that is being stored. It is tried again until it is there, because an attempt that failed may have
+    stored a part."""
+
+    capture: Capture
+    versions: list[FileVersion]
+    """All versions of files that were read. Those in the capture are new for the target."""
+    point: Point
+    chunks: list[tuple[Chunk, Packed]]
+    files: list[tuple[StateFile, Packed | None]]
+
+    @property
+    def stored_bytes(self) -> int:
+        packed = [one for _, one in (*self.chunks, *self.files) if one is not None]
+        return sum(len(one.raw) for one in packed)
+
+
+class Shipper:
+    """Ships one store to one target. `step` does all work, in the thread of the caller."""
+
+    def __init__(
+        self,
+        source: Source,
+        target: Target,
+        clock: Clock,
+        settings: ShipSettings,
+        worker: Worker,
+        randomness: Random,
+        run_callback: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`run_callback` waits for the next callback of `worker` and runs it, in the thread of the caller."""
+        self._source = source
+        self._target = target
+        self._clock = clock
+        self._settings = settings
+        self._randomness = randomness
+        self.history = History()
+        self.identity = TargetIdentity(0, "", 0)
+        self.complete_ms: Millis | None = None
+        """All records stored before this time are in the target. None before the first complete step."""
+        self._cuts: dict[str, int] = {}
+        self._splits_ms: dict[str, int] = {}
+        self._is_restart = False
+        self._last_record: tuple[int, int, int] | None = None
+        """Start, end and crc32 of the last shipped record of the commit log."""
+        self._attempt: _Attempt | None = None
+        self.housekeeping = Housekeeping(target, clock, settings, worker, self._merged, run_callback)
+
+    @property
+    def objects(self) -> list[PointObject]:
+        """The objects with points, in order."""
+        return self.housekeeping.objects
+
+    # Start ---------------------------------------------------------------------------------------------------------
+
+    def open(self, known: str | None) -> None:
+        """Read the target, and find out how far it agrees with the store.
+
+        `known` is the history that this store was shipped to before. Raises TargetForeign, TargetDamaged, OSError.
+        """
+        self._target.settle()
+        self.identity = read_identity(self._target) or self._begin_history()
+        self.housekeeping.objects = read_catalog(self._target)
+        for name in orphans(self._target, self.objects):
+            self._target.remove(name)
+        reach("ship.opened")
+        self.history = History.of(point for one in self.objects for point in one.points)
+        self._source.expect_files(self.history.files)
+        self._source.log.refresh()
+        self._source.list_blocks()
+        self._compare(is_known=self.identity.history == known)
+
+    def _begin_history(self) -> TargetIdentity:
+        if self._target.names(""):
+            raise TargetForeign("the target has other files: choose an empty folder, or a new one below it")
+        made = TargetIdentity(1, self._randomness.randbytes(8).hex(), self._clock.now_ms())
+        write_identity(self._target, made)
+        return made
+
+    def _compare(self, *, is_known: bool) -> None:
+        """Cut the shipped streams where the store has lost or replaced records. Raises TargetForeign, OSError."""
+        history, source = self.history, self._source
+        if not self.objects:
+            return
+        position = cut_log(source, history)
+        end = history.end(COMMIT_LOG).position
+        if position == -1 and not is_known:
+            raise TargetForeign(
+                "the target has the records of another store: choose another target, or remove the target"
+            )
+        if position == -1 and source.log.start <= history.log[0].start:
+            position = history.log[0].start  # the power was cut before anything was on disk
+        if (position == -1 and end != source.log.start) or end < source.log.start:
+            log.warning(
+                "the broker has deleted or replaced all records up to %d that were shipped: shipping begins again at "
+                "%d, and moments in between cannot be restored",
+                end,
+                source.log.start,
+            )
+            history.restart()
+            self._is_restart, self._cuts, self._splits_ms = True, {}, {}
+            source.forget_files()
+            return
+        cuts = cut_blocks(source, history)
+        if position is not None and position >= 0:
+            cuts[COMMIT_LOG] = position
+        for stream, start in cuts.items():
+            log.warning("%s: the store has lost its records from %d on: the next point cuts them off", stream, start)
+            self._splits_ms[stream] = history.end(stream).last_ms
+            history.cut(stream, start)
+        self._cuts |= cuts
+
+    # Steps ---------------------------------------------------------------------------------------------------------
+
+    def step(self) -> ShipStep:
+        """Capture once, and store the changes. Raises TargetTaken, OSError."""
+        if self._attempt is None:
+            self._notice_cut()
+            capturer = Capturer(self._source, self.history, self._settings.step_bytes_max)
+            self._attempt = self._prepare(capturer.capture(self._clock.now_ms(), self._splits_ms))
+        attempt = self._attempt
+        capture, number = attempt.capture, 0
+        if not self._is_idle(attempt):
+            self._store(attempt)
+            number = attempt.point.last
+        self._source.note_files(attempt.versions)
+        self._attempt = None
+        if capture.is_complete:
+            self.complete_ms = capture.made_ms
+        self.housekeeping.run(self.history.sizes)
+        raw_bytes = sum(len(piece.raw) for _, piece in capture.pieces)
+        records = sum(len(piece.rows) for _, piece in capture.pieces)
+        return ShipStep(capture.is_complete, number, raw_bytes, attempt.stored_bytes, records, capture.problems)
+
+    def _notice_cut(self) -> None:
+        """Compare the store again if it lost the last shipped record, or deleted records that were not shipped."""
+        reader = self._source.log
+        reader.refresh()
+        is_behind = bool(self.history.log) and self.history.end(COMMIT_LOG).position < reader.start
+        if is_behind or self._has_lost_last(reader):
+            self.housekeeping.wait()
+            self._source.list_blocks()
+            self._last_record = None
+            self._compare(is_known=True)
+
+    def _has_lost_last(self, reader: LogReader) -> bool:
+        if self._last_record is None:
+            return False
+        start, end, crc = self._last_record
+        return start >= reader.start and not (end <= reader.end and reader.crc(start, end) == crc)
+
+    def _is_idle(self, attempt: _Attempt) -> bool:
+        return attempt.capture.is_empty and not self._cuts and not self._is_restart
+
+    def _prepare(self, capture: Capture) -> _Attempt:
+        """Compress a capture, and make its point."""
+        chunks = [(chunk_of(stream, piece), pack(piece.raw)) for stream, piece in capture.pieces]
+        files: list[tuple[StateFile, Packed | None]] = []
+        versions = capture.files
+        capture.files = [version for version in versions if self._is_new(version.name, version.content)]
+        for version in capture.files:
+            file = StateFile(name=version.name, is_gone=version.content is None)
+            files.append((file, None if version.content is None else pack(version.content)))
+        number = self.history.last + 1
+        point = Point(
+            first=number,
+            last=number,
+            since_ms=capture.made_ms,
+            made_ms=capture.made_ms,
+            is_complete=capture.is_complete,
+            is_restart=self._is_restart,
+            log_start=capture.log_start,
+            cuts=self._cuts,
+            blocks=capture.blocks,
+            gone=capture.gone,
+            sizes=capture.sizes,
+            floor=final_floor(capture, self.history, [chunk for chunk, _ in chunks]),
+        )
+        return _Attempt(capture, versions, point, chunks, files)
+
+    def _is_new(self, name: str, content: bytes | None) -> bool:
+        known = self.history.files.get(name)
+        if content is None or known is None:
+            return (content is None) != (known is None)
+        return zlib.crc32(content) != known.crc
+
+    def _store(self, attempt: _Attempt) -> None:
+        """Store an attempt, and note its point. Raises TargetTaken, OSError."""
+        if attempt.stored_bytes <= self._settings.small_bytes_max:
+            made = self._store_small(attempt)
+        else:
+            made = self._store_large(attempt)
+        reach("ship.stored")
+        point = made.points[0]
+        self.history.apply(point)
+        self.history.trim()
+        self.objects.append(made)
+        self._cuts, self._splits_ms, self._is_restart = {}, {}, False
+        self._note_last_record(attempt.capture)
+
+    def _store_small(self, attempt: _Attempt) -> PointObject:
+        writer = ObjectWriter()
+        chunks = [writer.add(chunk, packed) for chunk, packed in attempt.chunks]
+        files = [file if packed is None else writer.add(file, packed) for file, packed in attempt.files]
+        point = msgspec.structs.replace(attempt.point, chunks=chunks, files=files)
+        name = object_name(NEW, point.last)
+        content = writer.finish(Index(points=[point]))
+        self._target.write(name, content)
+        return PointObject(name, point.first, point.last, [placed(point, name)], content)
+
+    def _store_large(self, attempt: _Attempt) -> PointObject:
+        """Store chunks and point in objects of their own. The point comes last."""
+        number = attempt.point.last
+        objects = ChunkObjects(number, number)
+        chunks = [objects.add(chunk, packed) for chunk, packed in attempt.chunks]
+        objects.write(self._target)
+        writer = ObjectWriter()
+        files = [file if packed is None else writer.add(file, packed, name="files") for file, packed in attempt.files]
+        content = writer.finish(Index())
+        point = msgspec.structs.replace(attempt.point, chunks=chunks, files=files)
+        return write_points(self._target, [point], lambda name: content)
+
+    def _note_last_record(self, capture: Capture) -> None:
+        for stream, piece in reversed(capture.pieces):
+            if stream == COMMIT_LOG and len(piece.rows):
+                start, size = int(piece.rows[-1, col.POSITION]), int(piece.rows[-1, col.SIZE])
+                at = start - piece.start
+                self._last_record = start, start + size, zlib.crc32(piece.raw[at : at + size])
+                return
+
+    def _merged(self, obsolete: list[PointObject], merged: PointObject) -> None:
+        """Take over the chunks of merged objects."""
+        names = {one.name for one in obsolete}
+        self.history.replace((chunk for point in merged.points for chunk in point.chunks), names)

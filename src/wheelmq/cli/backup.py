@@ -1,0 +1,56 @@
+"""`wheelmq backup`: one consistent, verified copy of a store."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+
+from wheelmq.cli.part import CannotStart, home_option, say
+from wheelmq.cli.targets import error_text, find_store, open_target, storage_option, store_option
+
+
+@click.command(name="backup", short_help="Copy a store once, and verify the copy.")
+@click.argument("dest")
+@home_option
+@store_option
+@storage_option
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
+def command(dest: str, home: Path, store: Path | None, pairs: tuple[str, ...], as_json: bool) -> None:
+    """Copy the store to DEST once, and verify the copy. The broker may run.
+
+    DEST is a folder, or a URL such as s3://BUCKET/FOLDER. A later backup to the same DEST adds what is new, and each
+    backup can be restored: `wheelmq restore DEST`, with --at for an earlier one.
+    """
+    from wheelmq.backup.catalog import read_catalog
+    from wheelmq.backup.check import TargetCheck
+    from wheelmq.backup.plan import make_plan
+    from wheelmq.backup.settings import ShipSettings
+    from wheelmq.cli.ship_run import ShipRun
+    from wheelmq.system.clock import SystemClock
+
+    tell = partial(say, as_json)
+    try:
+        target = open_target(dest, pairs)
+        run = ShipRun(find_store(home, store), dest, target, ShipSettings(), 0.5, SystemClock(), tell, once=True)
+        run.open()
+        run.run()
+        plan = make_plan([point for one in read_catalog(target) for point in one.points], None)
+        found = TargetCheck(target, plan).run()
+    except (CannotStart, OSError) as error:
+        why = error_text(error)
+        say(as_json, "failed", f"Error: {why}", why=why)
+        sys.exit(1)
+    counts = found.counts
+    tell(
+        "verified",
+        f"verified: {counts.records:,} records up to position {found.log_end:,}, {counts.block_records:,} in "
+        f"{counts.blocks:,} blocks; pending are {counts.timers:,} in the timer, {counts.in_levels:,} in levels, "
+        f"{counts.in_blocks:,} in blocks",
+        log_start=found.log_start,
+        log_end=found.log_end,
+        last_ms=found.last_ms,
+        **counts._asdict(),
+    )

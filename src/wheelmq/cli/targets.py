@@ -1,0 +1,68 @@
+"""Targets of `wheelmq ship`, `backup` and `restore`: a folder, or a URL of an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from wheelmq.cli import stores
+from wheelmq.cli.part import CannotStart
+
+if TYPE_CHECKING:
+    from wheelmq.backup.target import Target
+
+target_argument = click.argument("target")
+storage_option = click.option(
+    "--storage",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of the object store's package, such as endpoint_url=http://127.0.0.1:9000. Repeat it for more. "
+    "Keys and passwords belong into the environment.",
+)
+store_option = click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the store, instead of HOME/store.",
+)
+_LOCAL: Final = ("file://", "local://")
+
+
+def open_target(name: str, pairs: tuple[str, ...]) -> Target:
+    """Return the target that a folder or a URL names. Raises CannotStart."""
+    from wheelmq.backup.object_store import ObjectStoreTarget, TargetUnusable
+    from wheelmq.backup.target import FolderTarget
+    from wheelmq.system.disk import Disk
+
+    if "://" not in name or name.startswith(_LOCAL):
+        if pairs:
+            raise CannotStart("--storage is for object stores, and the target is a folder")
+        return FolderTarget(Disk(), Path(name.partition("://")[2] or name).absolute())
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign:
+            raise CannotStart(f"{pair!r} is no option of a storage: write KEY=VALUE")
+        options[key] = value
+    try:
+        return ObjectStoreTarget.open(name, options)
+    except TargetUnusable as error:
+        raise CannotStart(f"{name}: {error.strerror}") from None
+
+
+def find_store(home: Path, store: Path | None) -> Path:
+    """Return the store of a home, or the one that is named. Raises CannotStart."""
+    folder = (home if store is None else store).absolute()
+    for found in (folder, folder / stores.STORE):
+        if (found / "commitlog").is_dir() or (found / "lock").is_file():
+            return found
+    raise CannotStart(f"{folder} is no store, and has none: name one with --home or --store")
+
+
+def error_text(error: Exception) -> str:
+    """Return the text of an error, with the file or object that it is about."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f": {error.filename}" if error.filename else "")
+    return str(error)

@@ -1,0 +1,57 @@
+"""The status of shippers in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.store.ship_status import ShipStatus, ShipStatusFile, public_name, read_statuses
+from wheelmq.system.disk import Disk
+
+
+def status(target: str, **fields: int) -> ShipStatus:
+    return ShipStatus(target=target, history="h", pid=1, made_ms=10, **fields)
+
+
+def test_a_status_is_read_as_it_was_written(tmp_path: Path) -> None:
+    disk, paths = Disk(), StorePaths(tmp_path)
+    file = ShipStatusFile(disk, paths, "s3://b/x")
+    assert file.read() is None and read_statuses(disk, paths) == []
+    file.write(status("s3://b/x", complete_ms=5, log_end=7))
+    file.write(status("s3://b/x", complete_ms=6))
+    ShipStatusFile(disk, paths, "/folder").write(status("/folder"))
+    assert file.read() == status("s3://b/x", complete_ms=6)
+    assert {one.target for one in read_statuses(disk, paths)} == {"s3://b/x", "/folder"}
+
+
+def test_the_age_counts_from_the_last_complete_copy() -> None:
+    assert status("x").age_ms(100) is None
+    assert status("x", complete_ms=60).age_ms(100) == 40
+
+
+def test_a_torn_status_is_ignored(tmp_path: Path) -> None:
+    disk, paths = Disk(), StorePaths(tmp_path)
+    ShipStatusFile(disk, paths, "/folder").write(status("/folder", complete_ms=5))
+    (path,) = paths.ship.iterdir()
+    raw = bytearray(path.read_bytes())
+    raw[20] ^= 1
+    path.write_bytes(raw)
+    assert read_statuses(disk, paths) == []
+
+
+def test_a_long_problem_fits(tmp_path: Path) -> None:
+    disk, paths = Disk(), StorePaths(tmp_path)
+    file = ShipStatusFile(disk, paths, "/folder")
+    file.write(ShipStatus(target="/folder", history="h", pid=1, made_ms=1, problem="x" * 9000))
+    found = file.read()
+    assert found is not None and found.problem == "x" * 1000
+
+
+def test_a_name_has_no_password(tmp_path: Path) -> None:
+    assert public_name("sftp://user:secret@host/path") == "sftp://host/path"
+    disk, paths = Disk(), StorePaths(tmp_path)
+    file = ShipStatusFile(disk, paths, "sftp://user:secret@host/path")
+    file.write(status(public_name("sftp://user:secret@host/path")))
+    (path,) = paths.ship.iterdir()
+    assert b"secret" not in path.read_bytes()
+    assert ShipStatusFile(disk, paths, "sftp://user:other@host/path").read() is not None
