@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash failover brokers hang crowd states sweeps sim bench lock clean
+.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash failover brokers hang crowd states sweeps sim ship bench lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ kernels: install ## Compile the kernels for this machine, as whatever needs them
 test: install ## Look at style and types, then run the tests.
 	$(MAKE) --no-print-directory -j 2 lint kernels
 	$(BIN)/pytest -n 3
-	WHEELMQ_KERNELS=compiled $(BIN)/pytest -n 2 --share $(or $(SHARE),8) tests/unit/delay tests/unit/store tests/unit/broker
+	WHEELMQ_KERNELS=compiled $(BIN)/pytest -n 2 --share $(or $(SHARE),8) tests/unit/delay tests/unit/store tests/unit/broker tests/unit/backup
 
 # The unit, property and simulation tests run the plain code otherwise.
 test-compiled: install kernels ## Run them with compiled kernels, with 200 seeds (SEEDS=n FROM=n; 15 min).
@@ -82,6 +82,11 @@ crash: install ## Kill every part 80 times under load, and a broker 600 times un
 failover: install ## Lose a master, its disk or its network 1,000 times, and promote the slave (LOSSES=n for each mode; 70 min).
 	$(BIN)/python -m tests.failover.run --losses $(or $(LOSSES),500) --mode SYNC_MASTER $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.failover.run --losses $(or $(LOSSES),500) --mode ASYNC_MASTER $(if $(SEED),--seed $(SEED))
+
+ship: install ## Ship stores under kills, power cuts and failing targets, and restore them to random times (SEEDS=n FROM=n LOSSES=n; 40 min).
+	WHEELMQ_KERNELS=$(or $(WHEELMQ_KERNELS),plain) $(BIN)/python -m tests.ship --seeds $(or $(SEEDS),300) --from $(or $(FROM),0)
+	$(BIN)/python -m tests.crash.shipping --losses $(or $(LOSSES),30) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.crash.shipping --losses 5 --s3 $(if $(SEED),--seed $(SEED))
 
 brokers: install ## Run several brokers under one application, two applications, executors of their own (5 min).
 	BROKERS=whole $(BIN)/pytest tests/crash/test_brokers.py
