@@ -35,6 +35,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "startup": ("bench.startup",),
     "recovery": ("bench.recovery",),
     "pending": ("bench.pending",),
+    "ship": ("bench.ship",),
     "absences": ("bench.absences",),
     "away": ("bench.away",),
     "sends_java": ("bench.sends_java",),
