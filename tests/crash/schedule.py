@@ -100,6 +100,13 @@ IN_TRANSACTIONS: Final = (
 """Failpoints of transactions. tests/property/test_transactions.py ends there."""
 
 OF_REPLICAS: Final = (
+    "copy.appended",
+    "copy.flagged",
+    "copy.tail",
+    "copy.written",
+    "cut.begun",
+    "cut.checkpoint",
+    "cut.log",
     "follow.taken",
     "follow.written",
     "truncate.begun",
@@ -107,7 +114,8 @@ OF_REPLICAS: Final = (
     "truncate.epochs",
     "truncate.unflagged",
 )
-"""Failpoints of a replica. tests/property/test_replica_stops.py ends there."""
+"""Failpoints of a replica. tests/property/test_replica_stops.py ends there, and for cuts of blocks
+tests/unit/broker/test_block_failover.py."""
 
 OVER_THE_WIRE: Final = ("task.portion",)
 """Failpoints of a task that does not see the store's folder. Here every task sees it."""

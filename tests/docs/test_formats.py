@@ -9,13 +9,14 @@ import pytest
 
 from wheelmq.formats.disk import block, checkpoint, done_bits, index, queue_unit, ship, snapshot, timer
 from wheelmq.formats.field import Layout
-from wheelmq.formats.wire import replication
+from wheelmq.formats.wire import block_replication, replication
 
 DOCS = Path(__file__).parents[2] / "docs" / "formats"
 
 LAYOUTS: dict[str, Layout] = {
     name: layout
     for module in (block, checkpoint, done_bits, index, queue_unit, ship, snapshot, timer, replication)
+    for module in (block, checkpoint, done_bits, index, queue_unit, snapshot, timer, replication, block_replication)
     for name, layout in vars(module).items()
     if isinstance(layout, Layout)
 }

@@ -1,5 +1,7 @@
 """A stop of a replica at every failpoint that it passes: while it follows its master, and while its log is truncated.
 
+It copies log and blocks of its master.
+
 After each stop the replica starts again and follows. It then has the state of its master.
 """
 
@@ -8,25 +10,25 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from wheelmq.broker.replication.truncation import truncate
+from wheelmq.broker.replication.truncation import cut_blocks_to, truncate
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.units import LogPosition
 from wheelmq.testing import invariants
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.replication import copy_log
+from wheelmq.testing.replication import SLAVE, BlockCopy, copy_log
 from wheelmq.testing.stops import Died, Stops
 
 from .profiles import IS_LONG
 from .test_replicas import COMMIT, LEVELS, Sender, state_of
 
 SMALL_FILES: dict[str, Any] = {"log_file_bytes": 16_384, "queue_file_bytes": 20 * 8, "message_delay_level": LEVELS}
-SLAVE: dict[str, Any] = {"broker_id": 1, "broker_role": "SLAVE"}
 TRUNCATION = ("truncate.begun", "truncate.unflagged", "truncate.epochs", "truncate.cut")
 POWER = pytest.mark.parametrize("power", [None, 0.0, 0.5], ids=["killed", "power cut", "power cut, some pages kept"])
 
@@ -47,6 +49,7 @@ class Pair:
             self.sender.send("T", 400 * i, **{props.TIMER_DELAY_MS: str(400 * i + 1)})
             self.sender.send("U", 1000, **{props.DELAY: "1"})
             self.sender.send_half("U", 0)
+            self.sender.send("U", 1000 * i + 1000, **{props.DELAY_IN_SECONDS: str(i + 1)})
         self.sender.cancel(33)
         for _ in range(5):
             self.sender.end(self.master, 0, COMMIT)
@@ -54,6 +57,19 @@ class Pair:
 
     def copy(self) -> None:
         copy_log(self.master, self.replica, self.randomness, piece_bytes_max=4000)
+        cuts = self.copy_blocks()
+        if cuts is not None:
+            self.replica.crash()
+            cut_blocks_to(self.replica.disk, self.replica.clock, self.replica.settings, cuts)
+            self.replica.start()
+            assert self.copy_blocks() is None
+
+    def copy_blocks(self) -> Mapping[int, int] | None:
+        """Copy the blocks. Returns the cuts that must be made first."""
+        blocks = BlockCopy(self.master, self.replica)
+        blocks.run()
+        blocks.close()
+        return blocks.link.cuts
 
     def check(self) -> None:
         self.copy()
@@ -88,8 +104,9 @@ class Pair:
 
 
 def follow(pair: Pair) -> None:
-    """Copy a part of the log, start the replica again, and copy the rest."""
+    """Copy a part of the log and the blocks that can do with it, start the replica again, and copy the rest."""
     copy_log(pair.master, pair.replica, pair.randomness, piece_bytes_max=4000, whole=False)
+    pair.copy_blocks()
     pair.replica.restart(clean=False)
     pair.copy()
 
@@ -120,7 +137,10 @@ def following_passages() -> list[str]:
 
 
 def test_a_replica_passes_the_failpoints_of_following() -> None:
-    assert set(following_passages()) >= {"follow.written", "follow.taken", "dispatch.before", "dispatch.units"}
+    assert set(following_passages()) >= {
+        *("follow.written", "follow.taken", "dispatch.before", "dispatch.units"),
+        *("copy.flagged", "copy.tail", "copy.written", "copy.appended"),
+    }
 
 
 @POWER

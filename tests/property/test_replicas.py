@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from wheelmq.broker.broker import Broker
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.origin import KIND_BLOCK, stream_kind
+from wheelmq.formats.disk.origin import KIND_BLOCK, block_stream, stream_kind
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.replication import copy_log
+from wheelmq.testing.replication import BlockCopy, copy_log, rejoin
 
 from .profiles import profile
 
@@ -31,11 +31,13 @@ steps = st.lists(
         st.tuples(st.just("send"), st.sampled_from(TOPICS), st.integers(0, 2)),
         st.tuples(st.just("timer"), st.sampled_from(TOPICS), st.integers(1, 30_000)),
         st.tuples(st.just("level"), st.sampled_from(TOPICS), st.integers(1, 4)),
+        st.tuples(st.just("block"), st.sampled_from(TOPICS), st.integers(1, 30)),
         st.tuples(st.just("cancel"), st.integers(0, 30), st.just(0)),
         st.tuples(st.just("half"), st.sampled_from(TOPICS), st.sampled_from([0, 700])),
         st.tuples(st.just("end"), st.integers(0, 5), st.sampled_from([COMMIT, ROLLBACK])),
         st.tuples(st.just("wait"), st.sampled_from([1, 30, 400, 3500, 9000]), st.just(0)),
         st.tuples(st.just("copy"), st.integers(1, 400), st.just(0)),
+        st.tuples(st.just("copy blocks"), st.integers(1, 6), st.just(0)),
     ),
     min_size=1,
     max_size=40,
@@ -70,7 +72,7 @@ class Sender:
             props.TIMER_DEL_UNIQKEY: f"{topic}+key-{number}",
             props.TIMER_DELIVER_MS: str(self.master.now_ms + 1000),
         }
-        answer = self.master.send(topic, b"", properties=properties)
+        answer = self.master.send(topic, b"cancel", properties=properties)
         if answer.code == ResponseCode.SUCCESS and self.due_ms.get(body, 0) > self.master.now_ms:
             del self.due_ms[body]
 
@@ -110,6 +112,8 @@ class Sender:
                 self.send(topic, delay_ms, **{props.TIMER_DELAY_MS: str(delay_ms)})
             case ("level", str(topic), int(level)):
                 self.send(topic, (1000, 2000, 5000, 9000)[level - 1], **{props.DELAY: str(level)})
+            case ("block", str(topic), int(seconds)):
+                self.send(topic, seconds * 1000, **{props.DELAY_IN_SECONDS: str(seconds)})
             case ("cancel", int(number), _):
                 self.cancel(number)
             case ("half", str(topic), int(delay_ms)):
@@ -118,6 +122,15 @@ class Sender:
                 self.end(self.master, number, outcome)
             case ("wait", int(ms), _):
                 self.master.advance(ms)
+
+
+def copy_all(master: BrokerHarness, replica: BrokerHarness, randomness: Random, blocks: BlockCopy) -> None:
+    """Copy log and blocks, in any order."""
+    if randomness.random() < 0.5:
+        blocks.run()
+    copy_log(master, replica, randomness)
+    blocks.run()
+    replica.settle()
 
 
 def state_of(broker: Broker) -> dict[str, object]:
@@ -129,10 +142,20 @@ def state_of(broker: Broker) -> dict[str, object]:
             queues[key] = (queue.start, queue.end, queue.read(queue.start, queue.end - queue.start).tobytes())
     pending = parts.timer.pending
     ends = parts.timer.ends()
+    blocks = {}
+    for block in parts.blocks:
+        log = block.log.files.read(0, block.log.end) if block.log.end else b""
+        done = pending.done.of(block_stream(block.number)).between(0, block.queue.end)
+        units = block.queue.read(0, block.queue.end)[["position", "size", "due_ms"]]
+        if not done.all():
+            blocks[block.number] = (block.start_ms, block.end_ms, bytes(log), units.tolist(), done.tolist())
     return {
         "log": parts.store.log.end,
         "queues": queues,
-        "done": sorted(bits for bits in pending.done.packed(ends) if stream_kind(bits.stream) != KIND_BLOCK),
+        "done": sorted(
+            bits for bits in pending.done.packed(ends) if stream_kind(bits.stream) != KIND_BLOCK and bits.end_index
+        ),
+        "blocks": blocks,
         "waiting": parts.store.queues.by_topic(pending.counts.by_queue),
     }
 
@@ -152,13 +175,16 @@ def test_a_replica_has_the_state_of_its_master(script: list[tuple[str, object, o
                 broker_role="SLAVE",
             ) as replica,
         ):
-            randomness, sender = Random(seed), Sender(master)
+            randomness, sender, blocks = Random(seed), Sender(master), BlockCopy(master, replica)
             for step in script:
                 sender.run(step)
                 if step[0] == "copy":
                     copy_log(master, replica, randomness, piece_bytes_max=int(str(step[1])), whole=False)
+                if step[0] == "copy blocks":
+                    for _ in range(int(str(step[1]))):
+                        blocks.step()
                 replica.tick(by_event=False)
-            copy_log(master, replica, randomness)
+            copy_all(master, replica, randomness, blocks)
             assert state_of(replica.broker) == state_of(master.broker)
             released = replica.broker.parts.releaser.counts["released"]
             assert released == 0, "a replica releases nothing"
@@ -177,11 +203,13 @@ def test_a_promoted_replica_delivers_each_message_once(
                 root / "replica", clock=master.clock, message_delay_level=LEVELS, broker_id=1, broker_role="SLAVE"
             ) as replica,
         ):
-            randomness, sender = Random(seed), Sender(master)
+            randomness, sender, blocks = Random(seed), Sender(master), BlockCopy(master, replica)
             for step in script:
                 sender.run(step)
+                if step[0] == "copy blocks":
+                    blocks.step()
                 replica.tick(by_event=False)
-            copy_log(master, replica, randomness)
+            copy_all(master, replica, randomness, blocks)
             master.crash()
             lost_ms = replica.now_ms
             replica.clock.advance(away_ms)
@@ -206,3 +234,66 @@ def test_a_promoted_replica_delivers_each_message_once(
             for body, due_ms in sender.due_ms.items():
                 if due_ms > lost_ms:
                     assert delivered[body] == max(due_ms, promoted_ms)
+
+
+def bodies_in(harness: BrokerHarness) -> list[bytes]:
+    """Return the messages that consumers can see."""
+    store, found = harness.broker.parts.store, []
+    for queue in (store.queues.find(topic, 0) for topic in TOPICS):
+        for unit in () if queue is None else queue.read(queue.start, queue.end - queue.start):
+            record = store.log.record_at(LogPosition(int(unit["position"])))
+            assert record is not None
+            found.append(record.message.body)
+    return found
+
+
+@profile(examples=60)
+@given(shared=steps, lost=steps, new=steps, seed=st.integers(0, 1 << 30))
+def test_a_former_master_takes_the_state_of_its_successor(
+    shared: list[tuple[str, object, object]],
+    lost: list[tuple[str, object, object]],
+    new: list[tuple[str, object, object]],
+    seed: int,
+) -> None:
+    """It has records and messages in blocks that no replica got, and so has the new master at the same places."""
+    with tempfile.TemporaryDirectory(prefix="wheelmq-") as folder:
+        root = Path(folder)
+        with (
+            BrokerHarness(root / "first", message_delay_level=LEVELS) as first,
+            BrokerHarness(
+                root / "second",
+                clock=first.clock,
+                seed=1,
+                message_delay_level=LEVELS,
+                broker_id=1,
+                broker_role="SLAVE",
+            ) as second,
+        ):
+            randomness, sender = Random(seed), Sender(first)
+            sender.send("T", 0)
+            for step in shared:
+                sender.run(step)
+            copy_all(first, second, randomness, BlockCopy(first, second))
+            kept, halves = dict(sender.due_ms), list(sender.halves)
+            for step in lost:
+                sender.run(step)
+                second.tick(by_event=False)
+            first.crash()
+            second.broker.parts.replication.promote("the test")
+            second.settle()
+            sender.master, sender.halves = second, halves
+            sender.due_ms = kept
+            for step in new:
+                if step[0] != "cancel":
+                    sender.run(step)
+            rejoin(first, second, log_first=randomness)
+            blocks = BlockCopy(second, first)
+            copy_all(second, first, randomness, blocks)
+            assert blocks.link.cuts is None
+            assert state_of(first.broker) == state_of(second.broker)
+            second.crash()
+            first.broker.parts.replication.promote("the test")
+            first.advance(31_000)
+            bodies = bodies_in(first)
+            assert len(bodies) == len(set(bodies)), "twice"
+            assert set(bodies) == {body for body in sender.due_ms if not body.startswith(b"half") or body in bodies}

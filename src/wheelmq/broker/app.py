@@ -7,7 +7,7 @@ import gc
 import logging
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from wheelmq.broker.registration import Registrar
 from wheelmq.broker.replication.following import Following
 from wheelmq.broker.replication.master_watch import LaterMaster, MasterWatch
 from wheelmq.broker.replication.role import StoredRole, store_role
-from wheelmq.broker.replication.truncation import truncate
+from wheelmq.broker.replication.truncation import cut_blocks_to, truncate
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter, NodeSettings
 from wheelmq.broker.start_warnings import body_size_warning
 from wheelmq.broker.task_list import TickTask, every
@@ -191,8 +191,17 @@ class BrokerApp:
         def truncate_first(position: LogPosition) -> None:
             self._end_life(lambda: truncate(broker.parts.disk, self.settings, position))
 
+        def cut_first(keep: Mapping[int, int]) -> None:
+            self._end_life(lambda: cut_blocks_to(broker.parts.disk, broker.parts.clock, self.settings, keep))
+
         self.following = Following(
-            broker, registration.master, registration.register_soon, self._server.schedule_round, truncate_first
+            broker,
+            registration.master,
+            registration.register_soon,
+            self._server.schedule_round,
+            self._server.schedule_tick,
+            truncate_first,
+            cut_first,
         )
         self.following.start()
 

@@ -99,6 +99,7 @@ class Broker:
 
     def connection_lost(self, connection: Connection) -> None:
         self.parts.holds.drop(connection)
+        self.parts.block_source.lose(connection)
         self.parts.calls.drop(connection)
         self.parts.member_changes.note_left(self.parts.clients.lose(connection))
 
@@ -155,6 +156,8 @@ class Broker:
         if self._replicas.links:
             self._replicas.push()
         self._records.run()
+        if self.parts.block_source:
+            self.parts.block_source.push()
         self._served_s += self._ticks.elapsed_s
         self._end(worked=True)
         self._has_served = True

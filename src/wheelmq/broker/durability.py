@@ -16,7 +16,10 @@ from wheelmq.broker.answers import Answer, Deferred
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.replication.acks import ReplicaAcks
+from wheelmq.broker.replication.block_acks import BlockAcks
+from wheelmq.broker.replication.block_source import BlockSource
 from wheelmq.broker.replication.replicas import Replicas
+from wheelmq.delay.blocks.block import Put
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
@@ -49,10 +52,14 @@ class _Wait:
 class Durability:
     """Holds the answers of sends back until the messages are safe."""
 
-    def __init__(self, flush: Flush, replicas: Replicas, acks: ReplicaAcks) -> None:
+    def __init__(
+        self, flush: Flush, replicas: Replicas, acks: ReplicaAcks, block_source: BlockSource, block_acks: BlockAcks
+    ) -> None:
         self._flush = flush
         self._replicas = replicas
         self._acks = acks
+        self._block_source = block_source
+        self._block_acks = block_acks
 
     @property
     def is_sync(self) -> bool:
@@ -86,13 +93,22 @@ class Durability:
         if for_disk:
             self._flush.wait_for_log(position, partial(wait.end, ResponseCode.FLUSH_DISK_TIMEOUT))
 
-    def defer_for_blocks(self, reply: Command, put_count: int) -> Answer:
-        """Return `reply` as an answer that waits until the first `put_count` messages of blocks are safe."""
-        if not self._flush.is_sync:
+    def defer_for_blocks(self, reply: Command, put: Put, put_count: int) -> Answer:
+        """Return `reply` as an answer that waits until a message of a block is safe.
+
+        `put_count` is the number of messages put into blocks up to it.
+        """
+        for_disk, for_replicas = self._flush.is_sync, self._replicas.needed_acks > 0
+        if not (for_disk or for_replicas):
             return reply
         answer = Deferred(reply)
-        wait = _Wait(1, partial(_give, answer, reply, None))
-        self._flush.wait_for_blocks(put_count, partial(wait.end, ResponseCode.FLUSH_DISK_TIMEOUT))
+        wait = _Wait(for_disk + for_replicas, partial(_give, answer, reply, None))
+        if for_replicas and self._block_source.are_available:
+            self._block_acks.wait(put.number, put.index, partial(wait.end, ResponseCode.FLUSH_SLAVE_TIMEOUT))
+        elif for_replicas:
+            wait.end(ResponseCode.SLAVE_NOT_AVAILABLE, is_safe=False)
+        if for_disk:
+            self._flush.wait_for_blocks(put_count, partial(wait.end, ResponseCode.FLUSH_DISK_TIMEOUT))
         return reply if answer.given is reply else answer
 
 

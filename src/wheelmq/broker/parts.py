@@ -27,6 +27,8 @@ from wheelmq.broker.opening import open_engine
 from wheelmq.broker.puts import Puts
 from wheelmq.broker.record_dispatch import RecordDispatch
 from wheelmq.broker.replication.acks import ReplicaAcks
+from wheelmq.broker.replication.block_acks import BlockAcks
+from wheelmq.broker.replication.block_source import BlockSource
 from wheelmq.broker.replication.epochs import Epochs
 from wheelmq.broker.replication.promotion import Promotion
 from wheelmq.broker.replication.replica_log import ReplicaLog
@@ -54,6 +56,7 @@ from wheelmq.broker.turns.coordinator import TurnCoordinator
 from wheelmq.broker.turns.opening import open_turns
 from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.copies import BlockCopies
 from wheelmq.delay.levels.offsets import DelayOffsets
 from wheelmq.delay.prefetch import BlockPrefetcher, Prefetcher
 from wheelmq.delay.release import Releaser
@@ -105,8 +108,8 @@ class Parts:
         self.preallocator = self._open_preallocator()
         self.expiry = self._open_expiry()
         self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings.flush, self.health)
-        self._open_replication()
         self.holds, self.calls = Holds(clock), Calls()
+        self._open_replication()
         self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings.consumers)
         topic_arrays = TopicArrays(self.topics, self.store.queues, settings) if jit.available() else None
         fast_release = None if topic_arrays is None else FastRelease(self.store, self.generations, topic_arrays)
@@ -206,25 +209,35 @@ class Parts:
         self.epochs = Epochs(self.disk, self.paths)
         self.replicas = Replicas(self.store.log, self.epochs, self.role, settings, self.clock)
         self.acks = ReplicaAcks(self.replicas, settings, self.clock)
-        self.durability = Durability(self.flush, self.replicas, self.acks)
+        self.block_source = BlockSource(
+            self.block_scheduler, self.timer.pending.done, self.replicas, self.holds, settings, self.clock
+        )
+        self.block_acks = BlockAcks(self.block_source, settings, self.clock)
+        self.durability = Durability(self.flush, self.replicas, self.acks, self.block_source, self.block_acks)
 
     def _compose_replication(self) -> Replication:
+        self.block_copies = BlockCopies(
+            self.store, self.block_scheduler, self.timer.pending, self.workers.blocks, self.flush.want
+        )
         promotion = Promotion(
-            self.store,
+            self.engine,
             self.role,
             self.epochs,
             self.replica_log,
+            self.block_copies,
             self.records,
             self.transactions,
             self.topics,
             self.replicas,
         )
         return Replication(
-            self.store,
+            self.engine,
             self.role,
             self.epochs,
             self.replicas,
             self.acks,
+            self.block_source,
+            self.block_acks,
             self.replica_log,
             promotion,
             self.topics,

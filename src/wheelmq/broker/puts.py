@@ -250,9 +250,9 @@ class Puts:
         """
         return self._durability.defer(answer, end, late) if self.waits(request, message) else answer
 
-    def answer_when_in_block(self, answer: Command) -> Answer:
-        """Return `answer` once all messages that were put into blocks are safe."""
-        return self._durability.defer_for_blocks(answer, self._block_scheduler.blocks.end)
+    def answer_when_in_block(self, answer: Command, put: Put) -> Answer:
+        """Return `answer` once a message that was put into a block is safe."""
+        return self._durability.defer_for_blocks(answer, put, self._block_scheduler.blocks.end)
 
 
 def check_writable(settings: BrokerSettings) -> None:

@@ -98,11 +98,7 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
             close=lambda: run(parts.transactions.say_all),
             closes_after_failure=True,
         ),
-        TickTask(
-            "follow the master",
-            lambda at: parts.replica_log.take() if parts.replica_log.has_more() else 0,
-            lambda at: at.monotonic_ms if parts.replica_log.has_more() else None,
-        ),
+        *_replica_tasks(parts),
         TickTask(
             "take due timers",
             lambda at: parts.releaser.take_due(at.wall_ms) if releases() else None,
@@ -122,6 +118,23 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
         ),
         *_answer_tasks(parts),
         *_file_tasks(parts),
+    ]
+
+
+def _replica_tasks(parts: Parts) -> list[TickTask]:
+    """Return the tasks of a slave that apply received bytes of its master."""
+    replica_log, replication = parts.replica_log, parts.replication
+    return [
+        TickTask(
+            "follow the master",
+            lambda at: replica_log.take() if replica_log.has_more() else 0,
+            lambda at: at.monotonic_ms if replica_log.has_more() else None,
+        ),
+        TickTask(
+            "copy blocks",
+            lambda at: replication.copy_blocks(),
+            lambda at: at.monotonic_ms if replication.copies_blocks else None,
+        ),
     ]
 
 
@@ -165,11 +178,22 @@ def _answer_tasks(parts: Parts) -> list[TickTask]:
             lambda at: parts.replicas.next_ms(at.monotonic_ms),
         ),
         TickTask("replica acks", lambda at: parts.acks.poll(at.monotonic_ms), lambda at: parts.acks.next_ms()),
+        *_block_replica_tasks(parts),
         TickTask(
             "flush",
             lambda at: parts.flush.tick(at.monotonic_ms, is_burst=parts.releaser.is_burst_leaving()),
             lambda at: parts.flush.next_ms(),
         ),
+    ]
+
+
+def _block_replica_tasks(parts: Parts) -> list[TickTask]:
+    source, acks = parts.block_source, parts.block_acks
+    return [
+        TickTask(
+            "replicas of blocks", lambda at: source.tick(at.monotonic_ms), lambda at: source.next_ms(at.monotonic_ms)
+        ),
+        TickTask("replica acks", lambda at: acks.poll(at.monotonic_ms), lambda at: acks.next_ms()),
     ]
 
 

@@ -107,6 +107,17 @@ class IndexBits:
             found.append(at[at >= self.floor])
         return np.concatenate(found)
 
+    def end(self) -> int:
+        """Return the index after the last bit that is 1."""
+        for number in sorted(self._segments, reverse=True):
+            found = np.flatnonzero(self._segments[number])
+            if len(found):
+                byte = int(found[-1])
+                return max(
+                    self.floor, number * SEGMENT_BITS + 8 * byte + int(self._segments[number][byte]).bit_length()
+                )
+        return self.floor
+
     def first_unset(self, stop: int) -> int:
         """Return the least index whose bit is 0, or `stop` when none below it is 0."""
         index = self.floor
@@ -249,6 +260,9 @@ class DoneBits:
     def end(self, stream: Stream) -> None:
         """Set every bit of a stream to 1 and free their memory."""
         self._streams[stream] = _ALL
+
+    def has_ended(self, stream: Stream) -> bool:
+        return self._streams.get(stream) is _ALL
 
     def forget(self, stream: Stream) -> None:
         """Set every bit of a stream to 0, as if the stream had never been used."""

@@ -35,6 +35,12 @@ class PendingCounts:
         if real_queue >= 0:
             self.grown_table()[real_queue, [intake.PENDING, intake.PARKED]] += 1
 
+    def park_many(self, real_queues: Integers) -> None:
+        """Count parked messages that are not in the journal."""
+        table, queues = self.grown_table(), real_queues[real_queues >= 0]
+        for column in (intake.PENDING, intake.PARKED):
+            np.add.at(table[:, column], queues, 1)
+
     def add(self, queue_rows: Integers) -> None:
         self.grown_table()
         np.add.at(self.by_queue, queue_rows[queue_rows >= 0], 1)

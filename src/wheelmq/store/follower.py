@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from wheelmq.formats.buffer import Buffer
 from wheelmq.formats.disk.message import BLANK_BYTES, RECORD_BYTES_MIN
@@ -47,12 +48,16 @@ class NotNext(ValueError):
 class LogFollower:
     """Appends bytes of a master's log to a store that takes no other messages.
 
-    `real_queue_of` returns the row of the real queue of a parked message, by its origin, or -1.
+    `real_queue_of` returns the row of the real queue of a parked message, by its origin, or -1. `lacks` returns which
+    messages are stored outside of the log, and have not come to this store.
     """
 
-    def __init__(self, store: Store, real_queue_of: Callable[[Origin], int]) -> None:
+    def __init__(
+        self, store: Store, real_queue_of: Callable[[Origin], int], lacks: Callable[[Rows], npt.NDArray[np.bool_]]
+    ) -> None:
         self._store = store
         self._real_queue_of = real_queue_of
+        self._lacks = lacks
         self.names = InternedNames()
         """The topics of `taken`."""
         self._rows: Rows = np.zeros((ROWS_MAX, col.COLUMNS), np.int64)
@@ -156,7 +161,8 @@ class LogFollower:
     def _real_queues(self, rows: Rows, queues: Rows) -> Rows:
         """Return the row of the real queue of each message that a record parks or settles, and -1 for the others.
 
-        A released record is in its real queue. A cancel, a roll and a dead letter are in the queue of another topic.
+        A released record is in its real queue. A cancel, a roll and a dead letter are in the queue of another topic. A
+        message that is not here is not counted yet, so it has no real queue.
         """
         names = self.names
         found = np.where(rows[:, col.SETTLES] != 0, queues, -1)
@@ -166,6 +172,7 @@ class LogFollower:
         is_letter = rows[:, col.TOPIC] == names.intern(DEAD_LETTER_TOPIC)
         for i in np.flatnonzero((rows[:, col.SETTLES] != 0) & (parks | is_letter)).tolist():
             found[i] = self._settled_queue(Origin(int(rows[i, col.SETTLES])), rows, found)
+        found[self._lacks(rows[:, col.SETTLES])] = row.NOT_COPIED
         return found
 
     def _settled_queue(self, origin: Origin, rows: Rows, real_queues: Rows) -> int:

@@ -59,6 +59,11 @@ class Member:
         queues = self.app.broker.parts.store.queues.items()
         return sum(int(queue.end - queue.start) for (name, _), queue in queues if name == topic)
 
+    @property
+    def in_blocks(self) -> int:
+        """The number of pending messages in blocks."""
+        return 0 if self.app.broker is None else self.app.broker.parts.block_scheduler.waiting
+
     async def start(self) -> None:
         self._stop.clear()
         self._started.clear()
@@ -190,6 +195,52 @@ def test_a_former_master_removes_the_records_that_no_replica_got(tmp_path: Path)
         await master.start()
         await until(lambda: master.lives >= 3 and master.stored("T") == 12 and master.log_end == slave.log_end)
         assert not master.is_master
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_messages_in_blocks_survive_a_failover_and_follow_the_former_master_back(tmp_path: Path, planned: bool) -> None:
+    async def scene(group: Group) -> None:
+        master = await group.add()
+        await send(group, 1)
+        await send(group, 3, delay_in_seconds=900)
+        slave = await group.add(**SLAVE)
+        await until(lambda: slave.log_end == master.log_end and slave.in_blocks == 3)
+        await send(group, 4, delay_in_seconds=2)
+        await until(lambda: slave.in_blocks == 7)
+        if not planned:
+            await master.stop()
+        await asyncio.to_thread(switch, slave.address, group.namesrv, force=False)
+        assert slave.in_blocks == 7
+        await send(group, 2, delay_in_seconds=900)
+        await until(lambda: slave.stored("T") == 5)
+        if not planned:
+            await master.start()
+        await until(lambda: not master.is_master and master.stored("T") == 5 and master.in_blocks == 5)
+        assert slave.in_blocks == 5
+
+    play(tmp_path, scene)
+
+
+def test_a_former_master_removes_messages_in_blocks_that_no_replica_got(tmp_path: Path) -> None:
+    async def scene(group: Group) -> None:
+        master = await group.add()
+        slave = await group.add(**SLAVE)
+        await send(group, 1)
+        await send(group, 2, delay_in_seconds=900)
+        await until(lambda: slave.log_end == master.log_end and slave.in_blocks == 2)
+        assert slave.app.following is not None
+        await slave.app.following.stop()  # the network between them is cut
+        await send(group, 3, delay_in_seconds=900)
+        await send(group, 1, delay_in_seconds=90_000)
+        await master.stop()
+        await asyncio.to_thread(switch, slave.address, group.namesrv, force=False)
+        await send(group, 1, delay_in_seconds=900)
+        await master.start()
+        await until(lambda: master.lives >= 3 and not master.is_master and master.in_blocks == 3)
+        await send(group, 1, delay_in_seconds=90_000)
+        await until(lambda: master.in_blocks == slave.in_blocks == 4)
 
     play(tmp_path, scene)
 

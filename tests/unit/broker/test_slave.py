@@ -95,3 +95,17 @@ def test_the_store_remembers_a_promotion(tmp_path: Path, caplog: pytest.LogCaptu
             harness.restart(clean=clean)
             assert harness.broker.parts.role.is_master and harness.send("T").code == ResponseCode.SUCCESS
         assert "replicationRole.json" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_promotion_is_later_than_a_restart_of_the_killed_master(tmp_path: Path, seed: int) -> None:
+    """The slave does not know of the epoch that its former master begins. That one must become its slave."""
+    with (
+        BrokerHarness(tmp_path / "master", seed=seed) as master,
+        BrokerHarness(tmp_path / "slave", seed=seed + 100, **SLAVE) as slave,
+    ):
+        slave.broker.parts.epochs.follow(list(master.broker.parts.epochs.all))
+        for _ in range(4):
+            master.restart(clean=False)
+        slave.broker.parts.replication.promote("the test")
+        assert slave.broker.parts.replication.epoch > master.broker.parts.replication.epoch

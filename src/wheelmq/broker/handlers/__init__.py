@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from wheelmq.broker.handler_table import COMMON, BoundHandler, HandlerTable
 from wheelmq.broker.handlers import (
+    block_replicas,
     cleaning,
     config,
     connections,
@@ -41,7 +42,15 @@ COMMON_ONLY: Final = (
 )
 """Modules whose handlers all take the context only."""
 TABLES: Final[tuple[HandlerTable[Any], ...]] = (
-    *(COMMON, cleaning.HANDLERS, config.HANDLERS, members.HANDLERS, metrics.HANDLERS, pipeline.HANDLERS),
+    *(
+        COMMON,
+        block_replicas.HANDLERS,
+        cleaning.HANDLERS,
+        config.HANDLERS,
+        members.HANDLERS,
+        metrics.HANDLERS,
+        pipeline.HANDLERS,
+    ),
     *(
         pipeline_read.HANDLERS,
         query.HANDLERS,
@@ -60,6 +69,7 @@ def bind_handlers(parts: Parts) -> dict[int, BoundHandler]:
     context, engine, sources = parts.context, parts.engine, parts.metric_sources
     bound = {
         **COMMON.bind(context),
+        **block_replicas.HANDLERS.bind(context, parts.replication),
         **cleaning.HANDLERS.bind(engine.store, parts.expiry),
         **config.HANDLERS.bind(parts.configuration),
         **members.HANDLERS.bind(context, parts.member_changes),

@@ -52,7 +52,7 @@ def get_ha_status(request: Request, context: Context, replication: Replication) 
 @HANDLERS.serves(RequestCode.WMQ_REPLICATION_STATE)
 def get_state(request: Request, context: Context, replication: Replication) -> Answer:
     """Return the role of the broker, its epoch, the ends of its log, and the versions of its tables."""
-    log, last = context.store.log, replication.epochs.last
+    log = context.store.log
     node = context.settings.broker
     state = ReplicationState(
         broker_name=node.name,
@@ -61,7 +61,7 @@ def get_state(request: Request, context: Context, replication: Replication) -> A
         is_sync=context.role.is_sync,
         broker_id=context.role.broker_id,
         free_id=context.role.id_for_successor,
-        epoch=-1 if last is None else last.number,
+        epoch=replication.epoch,
         ha_port=replication.ha_port,
         log_start=log.start,
         log_end=log.end,

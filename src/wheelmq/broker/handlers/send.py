@@ -210,7 +210,7 @@ def _send_to_block(request: Request, context: Context, message: Message, due_ms:
         queueOffset=stored.index,
         transactionId=message.properties[props.UNIQ_KEY],
     )
-    return context.puts.answer_when_in_block(answer) if waits else answer
+    return context.puts.answer_when_in_block(answer, stored) if waits else answer
 
 
 def _send_batch(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from wheelmq.broker.broker import Broker
+from wheelmq.broker.replication.block_sync import BlockSync, MustCut
 from wheelmq.broker.replication.master_link import MasterLink, MasterWrong, MustTruncate
 from wheelmq.broker.replication.replication import MasterAddress
 from wheelmq.broker.replication.state_request import state_of
@@ -48,18 +49,22 @@ class Following:
         find_master: Callable[[], MasterAddress | None],
         look_again: Callable[[], None],
         schedule_round: Callable[[], None],
+        schedule_tick: Callable[[], None],
         truncate_first: Callable[[LogPosition], None],
+        cut_first: Callable[[Mapping[int, int]], None],
     ) -> None:
         """Create the object.
 
-        `look_again` asks the name servers for the master, which `find_master` returns later. `truncate_first` stops
-        the broker, because the log must be truncated before it can follow the master.
+        `look_again` asks the name servers for the master, which `find_master` returns later. `truncate_first` and
+        `cut_first` stop the broker, because log or blocks must be shortened before they can follow the master.
         """
         self._broker = broker
         self._find_master = find_master
         self._look_again = look_again
         self._schedule_round = schedule_round
+        self._schedule_tick = schedule_tick
         self._truncate_first = truncate_first
+        self._cut_first = cut_first
         self._clock = broker.parts.clock
         self._tls = client_tls(broker.parts.settings.tls.outgoing_options())
         self._log = RateLimitedLog(log, self._clock.monotonic)
@@ -89,6 +94,9 @@ class Following:
             except MustTruncate as error:
                 self._truncate_first(error.position)
                 return
+            except MustCut as error:
+                self._cut_first(error.keep)
+                return
             except (OSError, CallError, Refused, MasterWrong, NotNext, LogDamaged, TimeoutError) as error:
                 self._log.warn("lost", "the slave does not follow its master now: %s%s", error, self._hint(error))
             except Exception:
@@ -111,8 +119,8 @@ class Following:
             self._log.warn("none", "the slave knows no master: no name server has one with its broker name")
             return
         if address is None:
-            self._log.warn("tables", "no name server knows the master: its topics, groups and offsets are not copied")
-            await self._stream_log(chosen, has_epochs=False)
+            self._log.warn("tables", "no name server knows the master: its blocks and tables are not copied")
+            await self._stream_log(chosen, has_epochs=False, on_agreed=lambda epoch: None)
             return
         requests = RpcClient(address.broker, tls=self._tls)
         try:
@@ -126,18 +134,28 @@ class Following:
             sync = TableSync(self._broker.parts, requests, is_apache=state is None)
             await sync.run_once()
             async with asyncio.TaskGroup() as group:
-                syncing = group.create_task(sync.run())
+                tasks = [group.create_task(sync.run())]
+
+                def copy_blocks(epoch: int) -> None:
+                    blocks = BlockSync(self._broker.parts, address.broker, epoch, self._schedule_tick)
+                    tasks.append(group.create_task(blocks.run()))
+
                 try:
-                    await self._stream_log(chosen or address.ha, has_epochs=state is not None)
+                    has_epochs = state is not None
+                    await self._stream_log(chosen or address.ha, has_epochs=has_epochs, on_agreed=copy_blocks)
                 finally:
-                    syncing.cancel()
+                    for task in tasks:
+                        task.cancel()
         except* Exception as found:
             raise _first(found) from None
         finally:
             await requests.close()
 
-    async def _stream_log(self, address: str, *, has_epochs: bool) -> None:
-        """Follow the log of the master whose HA port is at `address`, until the connection ends."""
+    async def _stream_log(self, address: str, *, has_epochs: bool, on_agreed: Callable[[int], None]) -> None:
+        """Follow the log of the master whose HA port is at `address`, until the connection ends.
+
+        `on_agreed` gets the epoch of the master, once the log is known to be a part of the master's log.
+        """
         parts = self._broker.parts
         host, _, port = address.rpartition(":")
         stream = self._stream = await ByteStream.connect(host.strip("[]"), int(port), CONNECT_S, self._tls)
@@ -151,6 +169,7 @@ class Following:
         )
         parts.replication.link, parts.replication.master_address = link, address
         log.info("the slave follows the master at %s", address)
+        has_agreed = False
         try:
             stream.write(link.greeting())
             while self._is_slave and stream.is_open and parts.health.failure is None:
@@ -160,6 +179,9 @@ class Following:
                     return
                 stream.write(self._broker.follow(link, data))
                 self._schedule_round()
+                if not has_agreed and link.agreed_epoch is not None:
+                    has_agreed = True
+                    on_agreed(link.agreed_epoch)
                 while link.is_behind and self._is_slave:
                     await asyncio.sleep(0)
                     stream.write(self._broker.follow(link, b""))

@@ -74,6 +74,12 @@ class MasterLink:
         return self._replica_id is not None
 
     @property
+    def agreed_epoch(self) -> int | None:
+        """The epoch of the master, once this log is known to be a part of its log; else None."""
+        has_agreed = self._reported is not None and self._masters_epochs
+        return self._masters_epochs[-1].number if has_agreed else None
+
+    @property
     def is_behind(self) -> bool:
         """Whether too many received bytes wait for their queue units."""
         return self._replica_log.received_to - self._commit_log.end > BEHIND_BYTES_MAX
@@ -136,6 +142,7 @@ class MasterLink:
         own_end = self._commit_log.end
         self._masters_epochs = masters
         if self._commit_log.files.start == self._commit_log.files.end:
+            self._take_epochs(own_end)
             return
         point = consistent_point(self._epochs.all, own_end, masters, self.master_end)
         if point is None:
@@ -145,6 +152,13 @@ class MasterLink:
             )
         if point < own_end:
             raise MustTruncate(point)
+        self._take_epochs(own_end)
+
+    def _take_epochs(self, own_end: LogPosition) -> None:
+        """Take the epochs of the master up to the end of the log. The last one may have messages in blocks alone."""
+        known = [one for one in self._masters_epochs if one.start <= own_end]
+        if known:
+            self._epochs.follow(known)
 
     # Frames --------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wheelmq.broker.engine import Engine
 from wheelmq.broker.record_dispatch import RecordDispatch
 from wheelmq.broker.replication.epochs import Epochs
 from wheelmq.broker.replication.replica_log import ReplicaLog
@@ -9,7 +10,7 @@ from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.replication.role import Role
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.transactions.transactions import Transactions
-from wheelmq.store.store import Store
+from wheelmq.delay.blocks.copies import BlockCopies
 
 
 class Promotion:
@@ -17,16 +18,19 @@ class Promotion:
 
     def __init__(
         self,
-        store: Store,
+        engine: Engine,
         role: Role,
         epochs: Epochs,
         replica_log: ReplicaLog,
+        block_copies: BlockCopies,
         records: RecordDispatch,
         transactions: Transactions,
         topics: Topics,
         replicas: Replicas,
     ) -> None:
-        self._store = store
+        self._store = engine.store
+        self._block_scheduler = engine.block_scheduler
+        self._block_copies = block_copies
         self._role = role
         self._epochs = epochs
         self._topics = topics
@@ -38,13 +42,15 @@ class Promotion:
     def promote(self, epoch: int) -> None:
         """Take over as the master of `epoch`, which begins at the end of the log. Raises OSError.
 
-        Bytes of an incomplete record at the end are dropped.
+        Bytes of an incomplete record at the end are dropped. So are received parts of blocks that wait for the log.
         """
         while self._replica_log.has_more():
             self._replica_log.take()
             self._records.run()
         self._replica_log.drop_incomplete()
+        self._block_copies.end()
         self._epochs.begin(epoch, self._store.log.end)
+        self._block_scheduler.take_over(epoch)
         self._role.become_master()
         self._replicas.take_over()
         self._transactions.take_over()

@@ -23,7 +23,7 @@ class ReplicaLog:
         self._generations = engine.generations
         self._pending = engine.timer.pending
         self._transactions = transactions
-        self._follower = LogFollower(engine.store, self._real_queue_of)
+        self._follower = LogFollower(engine.store, self._real_queue_of, engine.block_scheduler.lacks)
         self._is_fresh = False
         """Whether `take` has not seen the last received bytes, or stopped at its limit."""
 

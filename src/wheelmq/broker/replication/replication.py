@@ -6,7 +6,11 @@ import logging
 from random import Random
 from typing import Final, NamedTuple
 
+from wheelmq.broker.engine import Engine
 from wheelmq.broker.replication.acks import ReplicaAcks
+from wheelmq.broker.replication.block_acks import BlockAcks
+from wheelmq.broker.replication.block_link import BlockLink
+from wheelmq.broker.replication.block_source import BlockSource
 from wheelmq.broker.replication.epochs import Epochs
 from wheelmq.broker.replication.master_link import MasterLink
 from wheelmq.broker.replication.promotion import Promotion
@@ -14,7 +18,6 @@ from wheelmq.broker.replication.replica_log import ReplicaLog
 from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.replication.role import Role
 from wheelmq.broker.state.topics import Topics
-from wheelmq.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -34,21 +37,26 @@ class Replication:
 
     def __init__(
         self,
-        store: Store,
+        engine: Engine,
         role: Role,
         epochs: Epochs,
         replicas: Replicas,
         acks: ReplicaAcks,
+        block_source: BlockSource,
+        block_acks: BlockAcks,
         replica_log: ReplicaLog,
         promotion: Promotion,
         topics: Topics,
         randomness: Random,
     ) -> None:
-        self._store = store
+        self._store = engine.store
+        self._block_scheduler = engine.block_scheduler
         self.role = role
         self.epochs = epochs
         self.replicas = replicas
         self.acks = acks
+        self.block_source = block_source
+        self.block_acks = block_acks
         self.replica_log = replica_log
         self._promotion = promotion
         self._randomness = randomness
@@ -56,30 +64,50 @@ class Replication:
         """The port on which replicas connect; 0 while the broker does not listen there."""
         self.link: MasterLink | None = None
         """The connection to the master; None on a master, and between two connections."""
+        self.block_link: BlockLink | None = None
+        """The copy of the master's blocks; None on a master, and between two connections."""
         self.master_address = ""
         self.successor: str | None = None
         """The slave to which this broker hands over now."""
         self._handed_over_ms = 0
         if role.is_master:
             self._begin_as_master(topics)
+        else:
+            self._block_scheduler.follow()
 
     def _begin_as_master(self, topics: Topics) -> None:
         """Begin an epoch unless the last stop was clean. Then no other log can differ within the last epoch."""
         epochs, log_ = self.epochs, self._store.log
         if epochs.last is None:
             epochs.begin(epochs.next_for_start(self._randomness), log_.start)
-        elif not self._store.last_stop_was_clean:
+        elif not self._store.last_stop_was_clean or self._block_scheduler.blocks.last_stop_was_clean is False:
             epochs.begin(epochs.next_for_start(self._randomness), log_.end)
         last = epochs.last
         assert last is not None
+        self._block_scheduler.take_over(last.number)
         if topics.version.state_version != last.number:
             topics.begin_epoch(last.number, ())
 
+    @property
+    def epoch(self) -> int:
+        """The last epoch; -1 without one."""
+        return -1 if self.epochs.last is None else self.epochs.last.number
+
     def promote(self, why: str) -> None:
-        """Become the master, under a new epoch. The shell closes the connection to the former master."""
-        self.link = None
+        """Become the master, under a new epoch. The shell closes the connections to the former master."""
+        self.link = self.block_link = None
         self._promotion.promote(self.epochs.next_for_promotion(self._randomness))
         log.warning("this broker is the master now, after %s; its log ends at %d", why, self._store.log.end)
+
+    @property
+    def copies_blocks(self) -> bool:
+        """Whether `copy_blocks` can do something now."""
+        return self.block_link is not None and self.block_link.has_work
+
+    def copy_blocks(self) -> None:
+        """Append the received parts of the master's blocks."""
+        if self.block_link is not None:
+            self.block_link.poll()
 
     def hand_over(self, successor: str) -> None:
         """Stop being the master, so that the slave at `successor` can get the last records and be promoted.
@@ -89,6 +117,7 @@ class Replication:
         self.successor, self._handed_over_ms = successor, self._store.clock.monotonic_ms()
         self.role.pause()
         self.acks.end_all()
+        self.block_acks.end_all()
         log.warning("this broker hands over to the slave at %s; its log ends at %d", successor, self._store.log.end)
 
     @property

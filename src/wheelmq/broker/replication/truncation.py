@@ -7,11 +7,13 @@ them, and the clients were not told that they were replicated.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import numpy as np
 
 from wheelmq.broker.replication.epochs import Epochs
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.delay.blocks.cut import cut_blocks
 from wheelmq.delay.blocks.unflag import unflag
 from wheelmq.formats.disk.origin import KIND_BLOCK, KIND_SHIFT
 from wheelmq.formats.disk.paths import StorePaths
@@ -19,6 +21,7 @@ from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import LogScan
+from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 from wheelmq.system.failpoint import reach
 
@@ -69,3 +72,11 @@ def truncate(disk: Disk, settings: BrokerSettings, position: LogPosition) -> int
         return removed
     finally:
         lock.close()
+
+
+def cut_blocks_to(disk: Disk, clock: Clock, settings: BrokerSettings, keep: Mapping[int, int]) -> None:
+    """Remove the units after the first ones in `keep`, by block number, and their messages. Raises OSError."""
+    removed = cut_blocks(disk, clock, StorePaths(settings.store.path), settings.blocks, keep)
+    log.warning(
+        "%d blocks were cut: %d pending messages that the present master does not have are removed", len(keep), removed
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.formats.disk.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
+from wheelmq.formats.disk.message import PREPARED_AT, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.commit_log import CommitLog
@@ -16,8 +16,6 @@ from wheelmq.store.mapped import MappedSequence
 
 _SYS_FLAG_LAST = 39
 """Byte of a record with the host bits of its system flag (formats.disk.message)."""
-_PREPARED = 76
-"""Byte of a record with IPv4 hosts at which the prepared position begins. Each IPv6 host adds 12."""
 
 Rows = npt.NDArray[np.int64]
 
@@ -32,7 +30,7 @@ def ends_in(files: MappedSequence, rows: Rows) -> list[Rows]:
         at = positions[file_numbers == number] - base
         raw = files.file_at(LogPosition(base)).array
         flags = raw[at + _SYS_FLAG_LAST]
-        at += _PREPARED + 12 * ((flags & SYS_BORN_HOST_V6 != 0) * 1 + (flags & SYS_STORE_HOST_V6 != 0) * 1)
+        at += PREPARED_AT + 12 * ((flags & SYS_BORN_HOST_V6 != 0) * 1 + (flags & SYS_STORE_HOST_V6 != 0) * 1)
         says_one = raw[at]
         for i in range(1, 8):
             says_one |= raw[at + i]  # nearly all records have zero here, so few are read

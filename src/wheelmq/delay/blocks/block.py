@@ -17,20 +17,33 @@ import numpy as np
 from wheelmq.delay.blocks.queue import BlockQueue
 from wheelmq.delay.refs import is_long
 from wheelmq.delay.settings import BlockSettings
+from wheelmq.formats.buffer import Buffer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import (
     BLOCK_CHECKPOINT_SLOT_BYTES,
     BLOCK_TOPIC,
+    BLOCK_UNIT,
+    FLAG_DONE,
     FLAG_LONG,
     REMOVED,
     BlockCheckpoint,
 )
-from wheelmq.formats.disk.message import BLANK_BYTES, Host, Message, Record, encode_record, record_bytes
+from wheelmq.formats.disk.message import (
+    BLANK,
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    Host,
+    Message,
+    Record,
+    encode_record,
+    record_bytes,
+)
 from wheelmq.formats.disk.origin import STREAM_BITS
 from wheelmq.formats.disk.paths import BlockPaths
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
-from wheelmq.store.commit_log import CommitLog
+from wheelmq.store.commit_log import HEAD_BYTES, CommitLog
+from wheelmq.store.follower import NotNext
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import InternedNames, LogDamaged, LogScan, Rows
 from wheelmq.store.store import PropertiesTooLong, RecordTooLong
@@ -78,6 +91,8 @@ class Block:
         """Whether a sync of its units failed. Only the next start can find out which units are on disk."""
         self.is_said_removed = False
         """Whether the checkpoint on disk says that the block is removed. Then its other files do not count."""
+        self.set_aside: set[int] = set()
+        """Indices of messages whose records are damaged. Their done bits are 1, but no record settles them."""
 
     @property
     def last_store_ms(self) -> Millis:
@@ -104,7 +119,7 @@ class Block:
                 f"the message needs a record of {size} bytes in its block. The limit is {file_bytes - BLANK_BYTES} "
                 f"bytes, because block_log_file_bytes is {file_bytes}. Send a smaller message"
             )
-        self._begin()
+        self.begin()
         self.queue.make_room()
         self.log.reserve(size)
         index = self.queue.end
@@ -122,6 +137,39 @@ class Block:
         reach("block.queued")
         return Put(self.number, index, position, size, store_ms)
 
+    def write_records(self, position: LogPosition, data: Buffer) -> None:
+        """Write the records of a copy at `position`, and the blank of the file before. They do not count yet.
+
+        The head of the first record is written last: a kill before that leaves no record. Raises NotNext, DiskFull.
+        """
+        log, files = self.log, self.log.files
+        left = files.file_bytes - log.end % files.file_bytes
+        if position != log.end:
+            if position != log.end + left or left == files.file_bytes:
+                raise NotNext(f"{self.paths.log}: records for byte {position} came, but the log ends at {log.end}")
+            file = files.grow(log.end, min(left, BLANK_BYTES))
+            if left >= BLANK_BYTES:
+                BLANK.pack_into(file.view, log.end % files.file_bytes, left, BLANK_MAGIC)
+            log.end = position
+        file, at = files.grow(position, len(data)), position % files.file_bytes
+        file.view[at + HEAD_BYTES : at + len(data)] = data[HEAD_BYTES:]
+        reach("copy.tail")
+        file.view[at : at + HEAD_BYTES] = data[:HEAD_BYTES]
+
+    def take_records(self, end: LogPosition, last: LogPosition) -> None:
+        """Count the written records up to `end`. The last one is at `last`."""
+        self.log.advance(end, self.last_store_ms)
+        self.log.last_store_ms = Millis(max(self.last_store_ms, self.log.record_store_ms(last) or 0))
+
+    def end_at(self, end_ms: Millis) -> None:
+        """Change the end of the block's period to that of its master. Raises DiskFull.
+
+        The checkpoint says that nothing is on disk, until the next one.
+        """
+        self.begin()
+        self.end_ms = end_ms
+        self._put_checkpoint(self._known())
+
     def record_at(self, position: LogPosition) -> Record | None:
         record = self.log.record_at(position)
         return record if record is not None and record.body_is_intact else None
@@ -135,7 +183,8 @@ class Block:
         checkpoint = None if self._is_checkpoint_on_disk else self._checkpoint
 
         def note() -> None:
-            self.log.note_synced(upto)
+            if upto > self.log.synced:  # only blanks may be new
+                self.log.note_synced(upto)
             self.durable = max(self.durable, index)
             self._is_checkpoint_on_disk = True
 
@@ -172,7 +221,7 @@ class Block:
     def _known(self) -> BlockCheckpoint:
         return BlockCheckpoint(self.number, self.start_ms, self.end_ms)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Create a checkpoint that names the block, if there is none. A flush syncs it. Raises DiskFull."""
         if self._checkpoint is None:
             path = self.paths.checkpoint
@@ -229,7 +278,7 @@ class Block:
         self.log.synced = LogPosition(max(0, min(scan.end, known.log_position) - 1))
         reach("block.recovered")
         if self.log.end:
-            self._begin()
+            self.begin()
             if is_clean and (self.log.end, queue.end) == (known.log_position, known.units):
                 self.log.synced, self.durable, self._is_checkpoint_on_disk = self.log.end, queue.end, True
             else:
@@ -267,6 +316,31 @@ class Block:
     def _damaged(self, position: LogPosition, why: str) -> LogDamaged:
         return LogDamaged(errno.EIO, f"record at {position}: {why}; put a good copy in its place", str(self.paths.log))
 
+    def cut(self, known: BlockCheckpoint, sequence: int, units: int) -> int:
+        """Keep only the first `units` units and their records, of a block that nothing else uses.
+
+        All of it is on disk on return. Returns the number of removed messages without the flag of settled ones.
+        """
+        self._sequence = sequence
+        queue = self.queue
+        queue.end = queue.files.end // BLOCK_UNIT.size
+        removed = sum(
+            int(np.count_nonzero((found["size"] > 0) & (found["flags"] & FLAG_DONE == 0)))
+            for _, found in queue.chunks(units)
+        )
+        end = queue.position_after(units)
+        self.begin()
+        kept = known._replace(log_position=min(known.log_position, end), units=min(known.units, units))
+        self._write(kept if units else known._replace(log_position=REMOVED))
+        reach("cut.checkpoint")
+        if not units:
+            remove_files(self._disk, self.paths)
+            return removed
+        self.log.files.cut(end)
+        reach("cut.log")
+        queue.cut(units)
+        return removed
+
     # The end of a block --------------------------------------------------------------------------------------------
 
     def remove_job(self) -> Callable[[], None]:
@@ -274,7 +348,7 @@ class Block:
 
         It first marks the block as removed: a stop could leave files that look like a block with pending messages.
         """
-        self._begin()
+        self.begin()
         gone = self._known()._replace(log_position=REMOVED)
 
         def job() -> None:

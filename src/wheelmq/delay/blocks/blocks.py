@@ -67,6 +67,12 @@ class Blocks:
         self.last_stop_was_clean: bool | None = None
         """Whether abort.scheduled existed at the start; None in a store without blocks."""
         self.end = self.synced = 0
+        self.bytes = 0
+        """Bytes of the records put since the start."""
+        self.epoch = 0
+        """The epoch of the master that puts messages now. Each record has that of its own master."""
+        self.changed: set[int] = set()
+        """Numbers of blocks with new messages and of removed blocks. The master's replicas take them."""
 
     def __iter__(self) -> Iterator[Block]:
         return iter(self._in_time)
@@ -131,8 +137,7 @@ class Blocks:
     def resume(self, settled: dict[int, Indices], gone: dict[int, LogPosition]) -> None:
         """Apply the indices, by block number, that the commit log shows as settled. Raises DiskFull.
 
-        A message that was settled before its block's log was on disk becomes a blank: no index is used twice. For a
-        gone block, the log has no records after the position in `gone`, unless the scan found some.
+        For a gone block, the log has no records after the position in `gone`, unless the scan found some.
         """
         for number in settled.keys() | gone.keys():
             self.numbers.note_found(number)
@@ -140,9 +145,24 @@ class Blocks:
             if block is None:
                 end = self._store.log.end
                 self.numbers.note_gone(number, end if len(indices) else gone.get(number, end))
-            elif len(indices):
-                block.queue.skip_to(int(indices.max()) + 1)
+            else:
                 block.queue.flag_done(indices)
+
+    def skip_lost(self, number: int, settled_to: int) -> Indices:
+        """Let block `number` continue at index `settled_to`, or later. Returns the indices of the new blanks.
+
+        A message that was settled before its block's log was on disk becomes a blank: no index is used twice. Raises
+        DiskFull.
+        """
+        block = self._by_number.get(number)
+        if block is None:
+            return _NONE
+        first = block.queue.end
+        if settled_to > first:
+            block.begin()
+            block.queue.skip_to(settled_to)
+            self._note_put(block, settled_to - first)
+        return np.arange(first, block.queue.end)
 
     def _add(self, block: Block, *, is_new: bool = False) -> None:
         assert block.number not in self._by_number, f"two blocks have number {block.number}"
@@ -180,17 +200,41 @@ class Blocks:
         self._add(block, is_new=True)
         return block
 
+    def block_for_copy(self, number: int, start_ms: Millis, end_ms: Millis) -> Block | None:
+        """Return the block of a copy, or create it. Returns None while a block of its period is being removed."""
+        block = self._by_number.get(number)
+        if block is not None:
+            return None if number in self._going else block
+        if any(one.start_ms < end_ms and start_ms < one.end_ms for one in self._in_time):
+            return None
+        self._disk.make_folder(self._paths.blocks)
+        folder = self._paths.blocks / block_name(start_ms, end_ms - start_ms)
+        block = Block(self._disk, folder, BlockCheckpoint(number, start_ms, end_ms), self.settings, self._store.clock)
+        self._add(block)
+        return block
+
+    def note_copied(self, block: Block, count: int) -> None:
+        """Note `count` new messages of a copy, which are not on disk yet."""
+        self._last_store_ms = max(self._last_store_ms, block.last_store_ms)
+        self._note_put(block, count)
+
     def gone(self) -> dict[int, LogPosition]:
         return self.numbers.gone(self._store.log.start)
 
     def put(self, block: Block, message: Message, due_ms: Millis) -> Put:
         """Append a message that was parked for `block`. Raises PropertiesTooLong, RecordTooLong, DiskFull."""
         store_ms = max(self._store.log.store_ms(), self._last_store_ms)
+        message.prepared_position = LogPosition(self.epoch)
         put = block.put(message, due_ms, store_ms, self._store.host)
         self._last_store_ms = store_ms
-        self._behind[block.number] = block
-        self.end += 1
+        self._note_put(block, 1)
+        self.bytes += put.size
         return put
+
+    def _note_put(self, block: Block, count: int) -> None:
+        self._behind[block.number] = block
+        self.changed.add(block.number)
+        self.end += count
 
     def record_of(self, origin: Origin) -> Record | None:
         """Return the record of a parked message. Returns None when the block or the record is gone or damaged."""
@@ -246,9 +290,9 @@ class Blocks:
 
         return write
 
-    def expire(self, now_ms: Millis, is_out: Callable[[Block], bool]) -> list[Removal]:
+    def expire(self, is_past: Callable[[Block], bool], is_out: Callable[[Block], bool]) -> list[Removal]:
         """Return the removals of past blocks, whose messages are all settled (`is_out`). Raises DiskFull."""
-        past = [block for block in self._in_time if block.end_ms <= now_ms or block.number in self._going]
+        past = [block for block in self._in_time if is_past(block) or block.number in self._going]
         idle = [block for block in past if block.number not in self._removing]
         jobs = [(block.remove_job(), block) for block in idle if block.number in self._going or is_out(block)]
         self._removing.update(block.number for _, block in jobs)
@@ -264,7 +308,11 @@ class Blocks:
         self._in_time.remove(block)
         del self._by_number[block.number]
         self.numbers.note_gone(block.number, self._store.log.end)
+        self.changed.add(block.number)
         return True
+
+    def is_going(self, block: Block) -> bool:
+        return block.number in self._going
 
     def may_lack_flags(self) -> bool:
         """Return whether flags of units may be missing on disk after `checkpoint_job`, and are needed there."""

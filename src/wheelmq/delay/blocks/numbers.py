@@ -27,6 +27,7 @@ class BlockNumbers:
 
     def note_found(self, number: int) -> None:
         self.last = max(self.last, number)
+        self._gone.pop(number, None)
 
     def note_used(self, number: int) -> None:
         self.last = number

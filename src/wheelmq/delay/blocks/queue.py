@@ -95,6 +95,31 @@ class BlockQueue:
         file.view[at : at + BLOCK_UNIT.size] = unit
         self.end += 1
 
+    def write_ahead(self, units: Units) -> Callable[[], None]:
+        """Write units of a copy from the end on. They do not count before `take_ahead`. Raises DiskFull.
+
+        Returns the job that syncs them. The job may run off the event loop.
+        """
+        at, raw = self.end * BLOCK_UNIT.size, memoryview(units.tobytes())
+        stop = at + len(raw)
+        while at < stop:
+            place = at % self.files.file_bytes
+            count = min(stop - at, self.files.file_bytes - place)
+            file = self.files.grow(at, count)
+            file.view[place : place + count], raw = raw[:count], raw[count:]
+            at += count
+        return self.files.sync_job(self.end * BLOCK_UNIT.size, stop)
+
+    def take_ahead(self, count: int) -> None:
+        """Count the next units, which `write_ahead` wrote."""
+        self.end += count
+
+    def drop_ahead(self, count: int) -> None:
+        """Zero the next units, which `write_ahead` may have written."""
+        at = self.end * BLOCK_UNIT.size
+        for _, file, start, stop in self.files.pieces(at, min(at + count * BLOCK_UNIT.size, self.files.end)):
+            file.array[start:stop] = 0
+
     def read(self, index: int, count: int) -> Units:
         """Return at most `count` units from `index` on, from one file; 0 <= index < end."""
         assert 0 <= index < self.end, (index, self.end)
@@ -176,13 +201,14 @@ class BlockQueue:
         position = known.log_position
         if self.end < known.units:
             self.end = max(0, self.end - 1)  # if a unit names too many bytes, the next unit looks wrong
-            position = self._position_behind(self.end)
+            position = self.position_after(self.end)
         else:
             self.end = known.units
         self._synced = self.end  # later units are perhaps in memory alone
         return position
 
-    def _position_behind(self, index: int) -> int:
+    def position_after(self, index: int) -> int:
+        """Return the end of the last record whose unit is before `index`."""
         for start in range(max(0, index - 1) // self.units_per_file, -1, -1):
             for _, units in self.chunks(start * self.units_per_file, index):
                 named = np.flatnonzero(units["size"])

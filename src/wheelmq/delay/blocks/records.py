@@ -19,10 +19,13 @@ AT_ONCE: Final = 1 << 14
 class UnitRecords:
     """Reads records of block `number`, whose log is `files`, by their units."""
 
-    def __init__(self, files: MappedSequence, number: int, *, check_bodies: bool = True) -> None:
+    def __init__(
+        self, files: MappedSequence, number: int, *, check_bodies: bool = True, names: InternedNames | None = None
+    ) -> None:
+        """Create a reader that adds the topics of the records to `names`."""
         self._files = files
         self._number = number
-        self._scan = LogScan(files, LogPosition(0), check_bodies=check_bodies, whole_before_ms=NEVER_MS)
+        self._scan = LogScan(files, LogPosition(0), check_bodies=check_bodies, whole_before_ms=NEVER_MS, names=names)
 
     @property
     def names(self) -> InternedNames:

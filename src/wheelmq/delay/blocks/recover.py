@@ -15,7 +15,14 @@ from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.intake import Integers
 from wheelmq.delay.pending import PendingTable
-from wheelmq.formats.disk.origin import KIND_BLOCK, block_stream, origin_of, stream_kind, stream_number
+from wheelmq.formats.disk.origin import (
+    KIND_BLOCK,
+    Stream,
+    block_stream,
+    origin_of,
+    stream_kind,
+    stream_number,
+)
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.store import Store
@@ -33,14 +40,37 @@ class FoundPending(NamedTuple):
 
 
 def settle_by_log(blocks: Blocks, done: DoneBits, gone: dict[int, LogPosition]) -> None:
-    """Apply the done bits of the scan to the blocks, and end the streams of blocks that are gone. Raises DiskFull.
+    """Apply the done bits of the scan to the blocks.
 
     `gone` has the blocks that were gone before the scan, as from `Blocks.gone`.
     """
-    streams = [stream for stream in done.streams() if stream_kind(stream) == KIND_BLOCK]
-    blocks.resume({stream_number(stream): done.of(stream).ones() for stream in streams}, gone)
+    blocks.resume({stream_number(stream): done.of(stream).ones() for stream in block_streams(done)}, gone)
+
+
+def note_missing(blocks: Blocks, done: DoneBits, log_end: LogPosition) -> None:
+    """Note blocks as gone that the log of a replica names up to `log_end`, and that it has not got from its master."""
+    for number in map(stream_number, block_streams(done)):
+        if blocks.get(number) is None:
+            blocks.numbers.note_found(number)
+            blocks.numbers.note_gone(number, log_end)
+
+
+def take_over(blocks: Blocks, done: DoneBits) -> None:
+    """Prepare the blocks for messages of this broker. Raises DiskFull.
+
+    No index that the log names is used again. The streams of gone blocks end.
+    """
+    for stream in block_streams(done):
+        number = stream_number(stream)
+        if blocks.get(number) is not None:
+            done.update(blocks.skip_lost(number, done.of(stream).end()) | origin_of(stream, 0))
     for number in blocks.gone():
         done.end(block_stream(number))
+
+
+def block_streams(done: DoneBits) -> list[Stream]:
+    """Return the streams of blocks that have not ended."""
+    return [one for one in done.streams() if stream_kind(one) == KIND_BLOCK and not done.has_ended(one)]
 
 
 def pending_of(store: Store, block: Block, pending: PendingTable) -> Iterator[FoundPending]:
@@ -55,6 +85,7 @@ def pending_of(store: Store, block: Block, pending: PendingTable) -> Iterator[Fo
         is_there = rows[:, col.SIZE] > 0
         for index in indices[~is_there].tolist():
             log.critical("%s: the message at index %d is set aside: its record is damaged", block.paths.folder, index)
+        block.set_aside.update(indices[~is_there].tolist())
         origins = indices | first_origin
         done.update(origins[~is_there])
         rows, origins = rows[is_there], origins[is_there]

@@ -19,11 +19,13 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay.blocks.arming import arm_rows, arm_units
 from wheelmq.delay.blocks.block import Block, Put
 from wheelmq.delay.blocks.blocks import Blocks, Removal
-from wheelmq.delay.blocks.recover import pending_of, settle_by_log
+from wheelmq.delay.blocks.queue import Indices, Units
+from wheelmq.delay.blocks.recover import block_streams, note_missing, pending_of, settle_by_log, take_over
 from wheelmq.delay.blocks.row_check import check_window
 from wheelmq.delay.blocks.settlement import BlockSettlement
 from wheelmq.delay.blocks.walked import WalkedBuffer
 from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts
+from wheelmq.delay.done import Flags, Origins
 from wheelmq.delay.pending import PendingTable
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.scans import falls_short
@@ -38,7 +40,10 @@ from wheelmq.formats.disk.origin import (
 )
 from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
+from wheelmq.formats.kernels import scan
+from wheelmq.formats.kernels.journal import NOT_COPIED
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.store import recovery
 from wheelmq.store.journal import Rows
 from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
@@ -68,6 +73,9 @@ class BlockScheduler:
         self._waiting: Counter[int] = Counter()
         """Number of pending messages of blocks, by the row of their real queue."""
         self.walked = WalkedBuffer()
+        self.is_copy = False
+        """Whether the blocks are a copy of a master's. Then a block ends only once the master has removed its own."""
+        self._gone_at_master: set[int] = set()
 
     # Put -----------------------------------------------------------------------------------------------------------
 
@@ -88,6 +96,19 @@ class BlockScheduler:
         if due_ms <= self._armed_through_ms():
             arm_units(self._pending, block, np.array([put.index]), block.queue.read(put.index, 1), by="block_lane")
         return put
+
+    def take_copied(
+        self, block: Block, indices: Indices, units: Units, rows: recovery.Rows, names: recovery.InternedNames
+    ) -> None:
+        """Take new pending messages of a copy: their units, and the scanned rows of their records."""
+        real_queues = self._store.queue_rows(rows[:, scan.REAL_TOPIC], rows[:, scan.REAL_QUEUE_ID], names)
+        self._waiting.update(real_queues.tolist())
+        self._pending.park_copies(
+            indices | origin_of(block_stream(block.number), 0), rows[:, scan.KEY_HASH], real_queues
+        )
+        late = units["due_ms"] <= self._armed_through_ms()
+        if late.any():
+            arm_units(self._pending, block, indices[late], units[late], by="block_lane")
 
     def _armed_through_ms(self) -> int:
         """Return the time up to which new messages are armed at once: the running turn's scan does not include them."""
@@ -153,7 +174,7 @@ class BlockScheduler:
     def take_settled(self, rows: Rows) -> None:
         real_queues = self._settlement.note(rows, self._store.dispatched_to)
         if len(real_queues):
-            self._waiting.subtract(real_queues.tolist())
+            self._waiting.subtract(real_queues[real_queues != NOT_COPIED].tolist())
             self._pending.keys.drop_settled_elsewhere(len(real_queues), self.waiting, self._pending.done)
 
     # Turns ---------------------------------------------------------------------------------------------------------
@@ -227,6 +248,41 @@ class BlockScheduler:
     def waiting(self) -> int:
         return self._waiting.total()
 
+    # Roles ---------------------------------------------------------------------------------------------------------
+
+    def take_over(self, epoch: int) -> None:
+        """Put messages under `epoch` from now on, as the master. Raises DiskFull."""
+        done = self._pending.done
+        if self.is_copy:
+            note_missing(self.blocks, done, self._store.log.end)
+        take_over(self.blocks, done)
+        self.blocks.epoch = epoch
+        self.is_copy = False
+        self._gone_at_master.clear()
+
+    def follow(self) -> None:
+        """Be a copy of a master's blocks from now on."""
+        self.is_copy = True
+
+    def lacks(self, origins: Origins) -> Flags:
+        return self._settlement.lacks(origins)
+
+    def end_at(self, block: Block, end_ms: Millis) -> None:
+        """Change the end of a copy to that of the master's block. Raises DiskFull."""
+        block.end_at(end_ms)
+        self.wheel.drop(block.number)
+
+    def note_gone_at_master(self, block: Block) -> bool:
+        """Let a block end that the master has removed. Returns False if not all of its messages are settled here."""
+        if not self._is_settled(block):
+            return False
+        self._gone_at_master.add(block.number)
+        return True
+
+    def _is_settled(self, block: Block) -> bool:
+        bits = self._pending.done.of(block_stream(block.number))
+        return bits.first_unset(block.queue.end) >= block.queue.end
+
     def waiting_elsewhere(self) -> npt.NDArray[np.int64]:
         """Return the numbers of pending messages in the timer and level queues, by the row of the real queue."""
         waiting = self._pending.counts.by_queue.copy()
@@ -238,8 +294,15 @@ class BlockScheduler:
     # Disk ----------------------------------------------------------------------------------------------------------
 
     def ends(self) -> dict[Stream, QueueOffset]:
-        """Return the end of each block's stream, and that of the last number, so that it is not reused soon."""
+        """Return the end of each block's stream, and that of the last number, so that it is not reused soon.
+
+        The log of a replica may settle messages that it has not got. Their indices must not be used again either.
+        """
         ends = {block_stream(block.number): QueueOffset(block.queue.end) for block in self.blocks}
+        if self.is_copy:
+            done = self._pending.done
+            for stream in block_streams(done):
+                ends[stream] = QueueOffset(max(ends.get(stream, 0), done.of(stream).end()))
         if self.blocks.numbers.last:
             ends.setdefault(block_stream(self.blocks.numbers.last), QueueOffset(0))
         return ends
@@ -276,14 +339,15 @@ class BlockScheduler:
 
     def expire(self, now_ms: Millis) -> Iterator[tuple[Callable[[], None], Callable[[object], None]]]:
         """Yield the jobs that remove past blocks, each with the function that takes its result. Raises DiskFull."""
-        done = self._pending.done
         unflagged = self._settlement.unflagged(self._store.journal.rows())
 
-        def is_out(block: Block) -> bool:
-            bits = done.of(block_stream(block.number))
-            return bits.first_unset(block.queue.end) >= block.queue.end and block.number not in unflagged
+        def is_past(block: Block) -> bool:
+            return block.number in self._gone_at_master if self.is_copy else block.end_ms <= now_ms
 
-        for removal in self.blocks.expire(now_ms, is_out):
+        def is_out(block: Block) -> bool:
+            return self._is_settled(block) and block.number not in unflagged
+
+        for removal in self.blocks.expire(is_past, is_out):
             yield removal.job, partial(self._take_removal, removal)
 
     def _take_removal(self, removal: Removal, result: object) -> None:
@@ -291,6 +355,7 @@ class BlockScheduler:
         if not removal.take_result(result):
             return
         self.wheel.drop(removal.number)
+        self._gone_at_master.discard(removal.number)
         self._pending.end_stream(block_stream(removal.number))
 
 

@@ -43,6 +43,16 @@ class BlockSettlement:
         real_queues: Integers = rows[is_mine, row.REAL_QUEUE]
         return real_queues
 
+    def lacks(self, origins: Origins) -> Flags:
+        """Return which messages are of blocks and have not come to this replica yet."""
+        found: Flags = origins >> KIND_SHIFT == KIND_BLOCK
+        places = np.flatnonzero(found)
+        for stream, mine in by_stream(origins[places]):
+            block = self._blocks.get(stream_number(stream))
+            if block is not None:
+                found[places[mine]] = origins[places[mine]] & INDEX_MASK >= block.queue.end
+        return found
+
     def unflagged(self, running: Rows) -> set[int]:
         """Return the numbers of blocks with settled, unflagged messages. `running` are the rows of this tick."""
         settled = [*(one.origins for one in self._settled), running[_settle_in_blocks(running), row.SETTLES]]

@@ -7,11 +7,12 @@
 The name of a block is its start time in UTC: the date, then hour, minute and second as far as needed.
 Its records are parked. Their fields have these meanings:
 
-    topic          BLOCK_TOPIC
-    queue id       number of the block
-    queue offset   index of the record's unit
-    log position   byte in the block's own log
-    `__WMQ_DUE`    due time
+    topic               BLOCK_TOPIC
+    queue id            number of the block
+    queue offset        index of the record's unit
+    log position        byte in the block's own log
+    prepared position   epoch of the master that stored it; 0 before there were epochs
+    `__WMQ_DUE`         due time
 
 Version rule: a change of a layout takes another magic of the checkpoint.
 """

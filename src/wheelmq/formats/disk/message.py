@@ -69,6 +69,8 @@ _SYS_FLAG = struct.Struct(">i")
 _POSITION = struct.Struct(">q")
 POSITION_AT: Final = 28
 SYS_FLAG_AT: Final = 36
+PREPARED_AT: Final = 76
+"""Byte of the prepared position in a record with IPv4 hosts. Each IPv6 host adds 12."""
 BLANK = struct.Struct(">II")
 
 
@@ -280,6 +282,13 @@ def has_form(buffer: Buffer, at: int, size: int, position: int) -> bool:
     if found is None or found.size != size or found.end != at + size:
         return False
     return bool(_POSITION.unpack_from(buffer, at + POSITION_AT)[0] == position)
+
+
+def prepared_position_of(buffer: Buffer, at: int = 0) -> int:
+    """Return the prepared position in the head of the record at byte `at`, without decoding the rest."""
+    (sys_flag,) = _SYS_FLAG.unpack_from(buffer, at + SYS_FLAG_AT)
+    wide_hosts = bool(sys_flag & SYS_BORN_HOST_V6) + bool(sys_flag & SYS_STORE_HOST_V6)
+    return int(_POSITION.unpack_from(buffer, at + PREPARED_AT + 12 * wide_hosts)[0])
 
 
 def find_record(view: memoryview, start: int, base: int) -> int | None:

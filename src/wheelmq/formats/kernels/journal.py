@@ -22,3 +22,6 @@ COLUMNS: Final = len(JOURNAL)
 
 FLAG_DELETE: Final = 1
 """Set for a parked record that cancels another one. It is never delivered."""
+
+NOT_COPIED: Final = -2
+"""Real queue of a settled message that is in a block and that a replica has not got yet. It is not counted."""

@@ -176,6 +176,8 @@ class RequestCode(IntEnum):
     WMQ_GET_FILTERS = 9121
     WMQ_PROMOTE = 9122
     WMQ_HAND_OVER = 9123
+    WMQ_CHECK_BLOCKS = 9124
+    WMQ_READ_BLOCKS = 9125
 
 
 class ResponseCode(IntEnum):

@@ -52,6 +52,8 @@ class BlockBench:
         self.blocks.load()
         self.blocks.recover()
         self.blocks.resume(self.settled, {})
+        for number, indices in self.settled.items():
+            self.blocks.skip_lost(number, int(indices.max(initial=-1)) + 1)
         return self.blocks
 
     def kill(self) -> Blocks:

@@ -59,7 +59,12 @@ from wheelmq.formats.wire.headers.pipeline import (
     TurnHeader,
     UploadHeader,
 )
-from wheelmq.formats.wire.headers.replication import HandOverHeader, PromoteHeader
+from wheelmq.formats.wire.headers.replication import (
+    BlocksHeader,
+    HandOverHeader,
+    PromoteHeader,
+    ReadBlocksHeader,
+)
 from wheelmq.formats.wire.headers.sending import (
     VERSION_WITH_MAX_TIMES,
     EndTransactionHeader,
@@ -91,6 +96,7 @@ __all__ = [
     "REPLACED_ADDRESS",
     "UNIQUE_KEY_QUERY",
     "VERSION_WITH_MAX_TIMES",
+    "BlocksHeader",
     "BrokerAddressHeader",
     "BrokerConsumeStatsHeader",
     "BrokerNameHeader",
@@ -127,6 +133,7 @@ __all__ = [
     "QueryConsumerOffsetHeader",
     "QueryMessageHeader",
     "QueueHeader",
+    "ReadBlocksHeader",
     "ReadHeader",
     "RecallHeader",
     "RegisterBrokerHeader",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wheelmq.formats.wire.headers.base import Header, Int64
+from wheelmq.formats.wire.headers.base import Header, Int32, Int64
 
 
 class PromoteHeader(Header):
@@ -17,3 +17,32 @@ class HandOverHeader(Header):
 
     successor: str
     """Address of the slave that will be the master, HOST:PORT."""
+
+
+class ReadBlocksHeader(Header):
+    """WMQ_READ_BLOCKS: progress of a replica, and the request for more."""
+
+    replica_id: Int64
+    """The broker id of the replica."""
+    epoch: Int64
+    """The epoch of the master that has checked the replica's blocks."""
+    session: Int64 = 0
+    """The session that the first answer names; 0 in the first request."""
+    is_complete: bool = True
+    """Whether the report is complete with this request. Only then the master sends parts."""
+    bytes_max: Int32 = 0
+    """Maximum bytes of records in the answer, if no single record is longer."""
+    timeout_ms: Int64 = 0
+    """Time that the master may wait for new messages."""
+
+
+class BlocksHeader(Header):
+    """The answers to WMQ_CHECK_BLOCKS and WMQ_READ_BLOCKS."""
+
+    epoch: Int64
+    """The epoch of the master."""
+    log_end: Int64
+    """End of the master's log. Each record that settles a message of a flagged unit is before it."""
+    file_bytes: Int64
+    """Size of a file of a block's log."""
+    session: Int64 = 0
