@@ -98,11 +98,23 @@ def _hand_over(slave: SyncConnection, master: SyncConnection, successor: str, *,
         ) from None
     end = int(answer.ext["logEnd"])
     deadline_s = time.monotonic() + CATCH_UP_S
-    while (reached := state_at(slave).log_end) < end:
+    while (behind := _behind(slave, connection, end)) is not None:
         if time.monotonic() > deadline_s:
             raise SwitchRejected(
-                f"the slave has the log up to {reached}, and the master up to {end}: it did not catch up within "
-                f"{CATCH_UP_S:.0f} s. The master takes messages again. Look at the logs of both"
+                f"{behind}: it did not catch up within {CATCH_UP_S:.0f} s. The master takes messages again. Look at "
+                "the logs of both"
             )
         time.sleep(POLL_S)
     return end
+
+
+def _behind(slave: SyncConnection, master: SyncConnection, end: int) -> str | None:
+    """Return what the slave lacks of a master whose log ends at `end`, or None. Raises CallError, Refused."""
+    state = state_at(slave)
+    if state.log_end < end:
+        return f"the slave has the log up to {state.log_end}, and the master up to {end}"
+    theirs = state_at(master)
+    lacking = theirs.lacking.get(str(state.broker_id))
+    if lacking is None and theirs.has_blocks:
+        return "the slave does not copy the blocks of the master"
+    return f"the slave lacks {lacking} messages with delayInSeconds" if lacking else None

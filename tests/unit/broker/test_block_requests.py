@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.broker.block_pairs import SYNC, Pair, code_of, later, waiting
 from tests.unit.broker.test_blocks import blocks, send
+from tests.unit.broker.test_replication_requests import state_of
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.block_replication import (
     BLOCK_PLACE,
@@ -187,3 +188,11 @@ class TestRequests:
             assert len(harness.broker.parts.block_source) == 1
             harness.advance(10_000)
             assert len(harness.broker.parts.block_source) == 0 and "copies the blocks no more" in caplog.text
+
+    def test_the_state_counts_what_a_replica_lacks(self, pair: Pair) -> None:
+        assert state_of(pair.master).lacking == {} and not state_of(pair.master).has_blocks
+        pair.copy.run()
+        send(pair.master, 30)
+        assert state_of(pair.master).lacking == {"1": 1} and state_of(pair.master).has_blocks
+        pair.copy.run()
+        assert state_of(pair.master).lacking == {"1": 0}

@@ -69,6 +69,8 @@ def get_state(request: Request, context: Context, replication: Replication) -> A
         replicas=len(replication.replicas.acked()),
         lag_bytes=replication.replicas.lag_bytes(),
         lag_ms=replication.replicas.lag_ms(),
+        lacking={str(one): count for one, count in replication.block_source.lacks().items()},
+        has_blocks=len(replication.block_source.blocks) > 0,
         versions={
             "topics": _text(context.topics.version),
             "groups": _text(context.groups.table().data_version),

@@ -265,3 +265,12 @@ class BlockSource:
         reach = self.blocks.bytes, self._settings.gap_bytes_max
         ids = {one.replica_id for one in self.sessions if one.is_complete and not one.is_behind(*reach)}
         return len(ids) >= self._replicas.needed_acks
+
+    def lacks(self) -> dict[int, int]:
+        """Return the number of units that each replica lacks, by its id."""
+        found: dict[int, int] = {}
+        for session in self.sessions:
+            if session.is_complete:
+                units = sum(block.queue.end - session.acked.get(block.number, 0) for block in self.blocks)
+                found[session.replica_id] = min(units, found.get(session.replica_id, units))
+        return found

@@ -29,5 +29,8 @@ class ReplicationState(msgspec.Struct, kw_only=True):
     """Bytes of the log that no replica has."""
     lag_ms: int
     """How long the oldest of them have waited."""
+    lacking: dict[str, int]
+    """Number of messages in blocks that each replica of the blocks lacks, by its broker id."""
+    has_blocks: bool
     versions: dict[str, str]
     """A text for each table that changes with it: topics, groups, offsets, filters."""
