@@ -235,10 +235,11 @@ def _gone(records: Records, stand: Column, notes: Any) -> npt.NDArray[Any]:
     made["due_ms"] = np.where(by_cancel, 0, records.of("due_ms")[rows])
     made["number"] = np.where(by_cancel, records.of("cancels")[rows], records.of("number")[rows])
     made["store_ms"] = records.of("store_ms")[rows]
-    in_order = np.argsort(notes["origin"])
-    at = _places(notes["origin"][in_order], made["origin"])
-    is_answered = at < len(notes)
-    numbers = in_order[at[is_answered]]
+    with_origin = np.flatnonzero(notes["origin"] >= 0)[::-1]
+    known, last = np.unique(notes["origin"][with_origin], return_index=True)  # a failover may give a place again
+    at = _places(known, made["origin"])
+    is_answered = at < len(known)
+    numbers = with_origin[last[at[is_answered]]]
     made["number"][is_answered], made["store_ms"][is_answered] = numbers, notes["answered_ms"][numbers]
     return made
 

@@ -15,8 +15,18 @@ DOCS = Path(__file__).parents[2] / "docs" / "formats"
 
 LAYOUTS: dict[str, Layout] = {
     name: layout
-    for module in (block, checkpoint, done_bits, index, queue_unit, ship, snapshot, timer, replication)
-    for module in (block, checkpoint, done_bits, index, queue_unit, snapshot, timer, replication, block_replication)
+    for module in (
+        block,
+        checkpoint,
+        done_bits,
+        index,
+        queue_unit,
+        ship,
+        snapshot,
+        timer,
+        replication,
+        block_replication,
+    )
     for name, layout in vars(module).items()
     if isinstance(layout, Layout)
 }

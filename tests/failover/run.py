@@ -33,13 +33,15 @@ from tests.crash.notes import Kind
 from tests.crash.verdict import judge
 from tests.failover.group import Group, NotReady
 from tests.failover.logs import difference
+from wheelmq.broker.replication.replicas import PATIENCE_MS
 from wheelmq.cli.switch import SwitchRejected
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
 
 MIX: Final = Mix(
     kinds=(
-        (Kind.PLAIN, 0.6),
+        (Kind.PLAIN, 0.52),
+        (Kind.IN_BLOCK, 0.08),
         (Kind.DELIVER_AT, 0.15),
         (Kind.DELAY_MS, 0.15),
         (Kind.LEVEL, 0.05),
@@ -120,6 +122,8 @@ class Outcome:
     late_ms: list[int] = field(default_factory=list)
     """How late timers were that fell due in such a time, from the promotion on."""
     read: int = 0
+    new_readers: int = 0
+    """Times that the reader began again, after a failover with a reported lag above PATIENCE_MS."""
     lost: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
@@ -142,6 +146,8 @@ class Run:
         """The last report of the master says that a replica has all that it acknowledged before this time."""
         self.load: Load
         self.follower: Follower
+        self._is_reader_exposed = False
+        """Whether the reader may have read records that a failover takes back: the lag was too long to wait for."""
 
     async def execute(self, seconds_max: float) -> Outcome:
         """Execute the run. All brokers have ended when this returns or raises."""
@@ -150,7 +156,7 @@ class Run:
         try:
             await self.group.open()
             self.load = Load(self.group.clients.address, MIX, RATE, self._seed)
-            self.follower = Follower(RpcClient(self.group.readers.address), self.load.notes, MIX.body_bytes)
+            self.follower = self._new_follower()
             self.load.start()
             polling = asyncio.create_task(self._poll_lag())
             for i, moment in enumerate(self._moments):
@@ -172,6 +178,9 @@ class Run:
         self._judge()
         self.outcome.seconds = round(time.monotonic() - began, 1)
         return self.outcome
+
+    def _new_follower(self) -> Follower:
+        return Follower(RpcClient(self.group.readers.address), self.load.notes, MIX.body_bytes)
 
     def _object(self, text: str) -> None:
         self.outcome.violations.append(text)
@@ -227,6 +236,10 @@ class Run:
                 await self._promote(began, force=False)
         await self.group.wait_for_slave()
         self._end_exposure(moment.loss)
+        if self._is_reader_exposed:
+            await self.follower.close()
+            self.follower = self._new_follower()
+            self.outcome.new_readers += 1
         await self.follower.follow()
         if self.follower.wrong:
             raise Violated(f"{dict(self.follower.wrong)}; the stores are in {self.home}")
@@ -265,6 +278,8 @@ class Run:
 
     def _begin_exposure(self) -> None:
         self._exposed_from_ms = self._replicated_ms
+        is_sync = self.outcome.mode == "SYNC_MASTER"
+        self._is_reader_exposed = not is_sync and _now_ms() - self._replicated_ms > PATIENCE_MS
 
     def _end_exposure(self, loss: Loss) -> None:
         if loss in PROMOTES:
@@ -355,7 +370,8 @@ def report(outcome: Outcome) -> list[str]:
         f"  acknowledged {counts.get('acknowledged', 0)}  delivered {counts.get('delivered', 0)}  lost {outcome.lost}  "
         + "  ".join(f"{name} {counts.get(name, '?')}" for name in ("twice", "early", "invented")),
         f"  without an answer {counts.get('unanswered', 0)}, of which delivered "
-        f"{counts.get('unanswered and delivered', 0)}; read by the consumer {outcome.read}",
+        f"{counts.get('unanswered and delivered', 0)}; read by the consumer {outcome.read}, which began "
+        f"again {outcome.new_readers} times after a long lag",
         f"  from the loss to the first acknowledgement, ms: {spread(outcome.failover_ms)}",
         f"  timers due meanwhile: {len(outcome.late_ms)}, after the promotion, ms: {spread(outcome.late_ms)}",
     ]

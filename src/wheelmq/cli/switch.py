@@ -98,7 +98,7 @@ def _hand_over(slave: SyncConnection, master: SyncConnection, successor: str, *,
         ) from None
     end = int(answer.ext["logEnd"])
     deadline_s = time.monotonic() + CATCH_UP_S
-    while (behind := _behind(slave, connection, end)) is not None:
+    while (behind := _behind(slave, master, end)) is not None:
         if time.monotonic() > deadline_s:
             raise SwitchRejected(
                 f"{behind}: it did not catch up within {CATCH_UP_S:.0f} s. The master takes messages again. Look at "

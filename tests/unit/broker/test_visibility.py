@@ -149,15 +149,26 @@ class TestAsynchronousMaster:
             send_later(harness)
             assert seen(harness) == 2, "it has caught up"
 
-    def test_without_replicas_a_message_is_seen_at_once(self, tmp_path: Path) -> None:
+    def test_before_the_first_replica_a_message_is_seen_at_once(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path) as harness:
             send_later(harness)
             assert seen(harness) == 1
+
+    def test_a_lost_replica_delays_a_message_for_a_moment_at_most(self, tmp_path: Path) -> None:
+        """It may connect again at once. A failover meanwhile would take back what consumers saw."""
+        with BrokerHarness(tmp_path) as harness:
             replica = FakeReplica(harness)
             replica.report(log_end(harness))
             replica.lose()
+            harness.advance(50)
             send_later(harness)
-            assert seen(harness) == 2
+            harness.advance(PATIENCE_MS - 51)
+            assert seen(harness) == 0
+            harness.advance(1)
+            assert seen(harness) == 1
+            harness.advance(60_000)
+            send_later(harness)
+            assert seen(harness) == 2, "without a replica, nothing waits"
 
     def test_a_new_replica_that_copies_the_log_delays_nothing(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path) as harness:

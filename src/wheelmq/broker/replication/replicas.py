@@ -220,27 +220,28 @@ class Replicas:
 
     @property
     def none_are_needed(self) -> bool:
-        """Whether no record waits for a replica: none is connected, and none is needed."""
-        return not self.links and not self.needed_acks
+        """Whether no record waits for a replica: there was none yet, and none is needed."""
+        return not self._had_replica and not self.needed_acks
 
     def visible_to(self) -> LogPosition:
         """Return the log position up to which consumers may see records.
 
         A record that a consumer has seen must not be gone after a failover. Above all, a released timer would be
         released again. With SYNC_MASTER, enough replicas must have the record. Otherwise one replica must have it, if
-        one follows without a lag.
+        one follows without a lag, or did so PATIENCE_MS ago.
         """
         if self.needed_acks:
             return self._confirmed
         end, began_ms = self._commit_log.end, self.lag.began_ms()
-        if end <= self._best or not any(link.source.is_transferring for link in self.links):
+        if end <= self._best or not self._had_replica:
             return end
-        is_late = began_ms is not None and self._clock.monotonic_ms() - began_ms >= PATIENCE_MS
-        return end if is_late else self._best
+        if began_ms is None:
+            return self._best if self.links else end
+        return end if self._clock.monotonic_ms() - began_ms >= PATIENCE_MS else self._best
 
     def next_visible_ms(self) -> int | None:
         """Return when consumers may see records that no replica has; None if they wait for replicas alone."""
-        began_ms = self.lag.began_ms() if self.links and not self.needed_acks else None
+        began_ms = self.lag.began_ms() if self._had_replica and not self.needed_acks else None
         return None if began_ms is None else began_ms + PATIENCE_MS
 
     def take_over(self) -> None:

@@ -171,6 +171,9 @@ class Oracle:
             return
         at = entry.position % files.file_bytes
         path = files.file_at(entry.position).path
+        if entry.is_in_block and not path.exists():  # the process died while it removed the block
+            assert entry.parks in self._state.settled, f"{entry.name!r} waits, and its block is removed"
+            return
         assert self._disk.holds(path, at, at + entry.size), f"{entry.name!r} is told to be on disk and is not"
 
     # The log -------------------------------------------------------------------------------------------------------
