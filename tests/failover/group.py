@@ -165,9 +165,8 @@ class Group:
             await self._names.stop()
 
     async def wait_for_slave(self) -> None:
-        """Wait until the slave has the log that the master has now. Raises NotReady."""
-        state = await self.master.wait_for("have a slave", lambda state: state.is_master and state.replicas > 0)
-        end = state.log_end
+        """Wait until the slave has the log and the blocks that the master has now. Raises NotReady."""
+        end = (await self.master.wait_for("have a slave", _has_slave)).log_end
         await self.slave.wait_for(f"follow to {end}", lambda state: not state.is_master and state.log_end >= end)
 
     async def promote(self, *, force: bool) -> Switched:
@@ -176,6 +175,12 @@ class Group:
         done = await asyncio.to_thread(switch, f"{host}:{port}", self.slave.names.address, force=force)
         self.master, self.slave = self.slave, self.master
         return done
+
+
+def _has_slave(state: ReplicationState) -> bool:
+    """Return whether a broker is the master, and one slave copies its log and has all of its blocks."""
+    has_blocks = not state.has_blocks or 0 in state.lacking.values()
+    return state.is_master and state.replicas > 0 and has_blocks
 
 
 def free_ports(*hosts: str) -> tuple[int, int]:

@@ -335,10 +335,15 @@ class Run:
                 outcome.late_ms += np.maximum(0, store_ms[mine] - promoted_ms).tolist()
 
     def _judge_losses(self, lost: Any) -> None:
-        """Check that each lost message was acknowledged within the lag that the master had reported."""
+        """Check that each lost message was acknowledged within the lag that the master had reported.
+
+        The lag is that of the log. Messages in blocks have none that is reported as a time.
+        """
         rows, outside = self.load.notes.rows, []
         for number in lost.tolist():
             at_ms = int(rows[number]["answered_ms"])
+            if rows[number]["kind"] == Kind.IN_BLOCK:
+                continue
             if not any(first <= at_ms <= last for first, last in self.outcome.exposed):
                 outside.append((number, at_ms))
         if outside:
