@@ -110,7 +110,8 @@ class _State:
     """All parked messages, also settled ones; those of the log in the order of their positions."""
     in_blocks: dict[int, Entry] = field(default_factory=dict)
     """The messages of `origins` that are or were in a block."""
-    settled: set[int] = field(default_factory=set)
+    settled: dict[int, int] = field(default_factory=dict)
+    """The position of the record that settles each message, by origin."""
     delivered: dict[bytes, Entry] = field(default_factory=dict)
     cancelled: dict[bytes, Entry] = field(default_factory=dict)
 
@@ -187,7 +188,9 @@ class Oracle:
         for block in broker.parts.blocks:
             position = LogPosition(self._seen_of_block[block.number])
             for record in invariants.records_from(block.log, position):
-                self._park(_entry_in_block(block, record))
+                entry = _entry_in_block(block, record)
+                self._forget_expired(entry.parks, log.start)
+                self._park(entry)
             self._seen_of_block[block.number] = block.log.end
         for record in invariants.records_from(log, self._seen_to):
             entry = _entry_of(log, record)
@@ -282,8 +285,17 @@ class Oracle:
             state.cancelled[parked.name] = entry
         else:
             assert entry.name == parked.name, f"{entry.name!r} settles {parked.name!r}"
-        state.settled.add(entry.settles)
+        state.settled[entry.settles] = entry.position
         del state.pending[bisect_left(state.pending, (parked.due_ms, parked.name))]
+
+    def _forget_expired(self, origin: int, log_start: LogPosition) -> None:
+        """Forget the former message of an origin in a block, once the log no longer has the record that settled it.
+
+        The number of its block is free then.
+        """
+        state = self._state
+        if state.settled.get(origin, log_start) < log_start:
+            del state.settled[origin], state.origins[origin], state.in_blocks[origin]
 
     def _park(self, entry: Entry) -> None:
         sent = self._known(entry)
