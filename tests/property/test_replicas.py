@@ -240,7 +240,9 @@ def bodies_in(harness: BrokerHarness) -> list[bytes]:
     """Return the messages that consumers can see."""
     store, found = harness.broker.parts.store, []
     for queue in (store.queues.find(topic, 0) for topic in TOPICS):
-        for unit in () if queue is None else queue.read(queue.start, queue.end - queue.start):
+        if queue is None or queue.start == queue.end:  # a truncation leaves an empty queue
+            continue
+        for unit in queue.read(queue.start, queue.end - queue.start):
             record = store.log.record_at(LogPosition(int(unit["position"])))
             assert record is not None
             found.append(record.message.body)
