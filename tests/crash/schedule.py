@@ -99,6 +99,23 @@ IN_TRANSACTIONS: Final = (
 )
 """Failpoints of transactions. tests/property/test_transactions.py ends there."""
 
+OF_COPIES: Final = (
+    "restore.logs",
+    "restore.object",
+    "restore.renamed",
+    "restore.verified",
+    "ship.chunks",
+    "ship.expired",
+    "ship.merged",
+    "ship.opened",
+    "ship.points",
+    "ship.removed",
+    "ship.repacked",
+    "ship.stored",
+    "target.written",
+)
+"""Failpoints of `wheelmq ship` and `wheelmq restore`. The random runs of tests/ship end there."""
+
 OF_REPLICAS: Final = (
     "copy.appended",
     "copy.flagged",

@@ -223,7 +223,7 @@ def test_a_promoted_replica_delivers_each_message_once(
             delivered: dict[bytes, int] = {}
             for topic in TOPICS:
                 queue = replica.broker.parts.store.queues.find(topic, 0)
-                if queue is None:
+                if queue is None or queue.start == queue.end:
                     continue
                 for unit in queue.read(queue.start, queue.end - queue.start):
                     record = replica.broker.parts.store.log.record_at(LogPosition(int(unit["position"])))

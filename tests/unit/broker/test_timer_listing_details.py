@@ -105,10 +105,10 @@ def expected_counts(due_ms: dict[str, int], step_ms: int = 1000) -> Counter[int]
     return Counter(due // step_ms * step_ms for due in due_ms.values())
 
 
-def answers(harness: BrokerHarness) -> Callable[[str, RequestCode, Callable[[int], Header]], Iterator[Command]]:
+def answers(harness: BrokerHarness) -> Callable[..., Iterator[Command]]:
     """Return a function that asks the harness page by page, as `wheelmq timers` asks a broker."""
 
-    def ask(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[Command]:
+    def ask(address: str, code: RequestCode, header: Callable[[int], Header], tls: object = None) -> Iterator[Command]:
         place, pages = 0, 0
         while True:
             answer = harness.ask(Command(code=code, ext=headers.write(header(place))))

@@ -102,7 +102,6 @@ class LitePullTest extends Suite {
             send(topic, 3);
             MessageQueue queue = producer.fetchPublishMessageQueues(topic).get(0);
             consumer.assign(List.of(queue));
-            consumer.seekToBegin(queue);
             List<MessageExt> came = new ArrayList<>();
             await("three messages", () -> came.addAll(consumer.poll(POLL_MS)) && came.size() >= 3);
             MessageExt last = came.get(2);
