@@ -195,10 +195,11 @@ def test_a_replica_has_the_state_of_its_master(script: list[tuple[str, object, o
 def test_a_promoted_replica_delivers_each_message_once(
     script: list[tuple[str, object, object]], seed: int, away_ms: int
 ) -> None:
+    """The master stores a rollback at once. Else its producer is asked again, as after a kill of the master."""
     with tempfile.TemporaryDirectory(prefix="wheelmq-") as folder:
         root = Path(folder)
         with (
-            BrokerHarness(root / "master", message_delay_level=LEVELS) as master,
+            BrokerHarness(root / "master", message_delay_level=LEVELS, transaction_op_batch_interval=0) as master,
             BrokerHarness(
                 root / "replica", clock=master.clock, message_delay_level=LEVELS, broker_id=1, broker_role="SLAVE"
             ) as replica,
@@ -209,6 +210,7 @@ def test_a_promoted_replica_delivers_each_message_once(
                 if step[0] == "copy blocks":
                     blocks.step()
                 replica.tick(by_event=False)
+            master.settle()
             copy_all(master, replica, randomness, blocks)
             master.crash()
             lost_ms = replica.now_ms
