@@ -146,6 +146,18 @@ def test_a_slave_follows_a_master_that_accepts_only_tls(tmp_path: Path, enforcin
     play(tmp_path, scene, enforcing)
 
 
+def test_a_slave_gets_the_blocks_by_tls(tmp_path: Path, enforcing: TlsSettings) -> None:
+    async def scene(group: Group) -> None:
+        await group.add(**words_of(enforcing))
+        slave = await group.add(**words_of(enforcing), **SLAVE)
+        await send(group, 3, delay_in_seconds=60)
+        assert slave.app.broker is not None
+        blocks = slave.app.broker.parts.blocks
+        await until(lambda: sum(block.queue.end for block in blocks) == 3)
+
+    play(tmp_path, scene, enforcing)
+
+
 def test_a_slave_gets_a_large_log_by_tls(tmp_path: Path, enforcing: TlsSettings) -> None:
     """The log has more bytes than the buffers of both sides take at once."""
 

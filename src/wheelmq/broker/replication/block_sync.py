@@ -12,6 +12,7 @@ from wheelmq.broker.replication.block_link import WAIT_MS, BlockLink, BlocksWron
 from wheelmq.net.errors import CallError
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.system.rate_limited_log import RateLimitedLog
+from wheelmq.system.tls_client import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +32,12 @@ class MustCut(Exception):
 class BlockSync:
     """Copies the blocks of the master of `epoch`. The log of this broker must agree with the master's log."""
 
-    def __init__(self, parts: Parts, address: str, epoch: int, schedule_tick: Callable[[], None]) -> None:
+    def __init__(
+        self, parts: Parts, address: str, epoch: int, schedule_tick: Callable[[], None], tls: ClientTls | None
+    ) -> None:
         self._parts = parts
         self._address = address
+        self._tls = tls
         self._epoch = epoch
         self._schedule_tick = schedule_tick
         self._log = RateLimitedLog(log, parts.clock.monotonic)
@@ -53,7 +57,7 @@ class BlockSync:
         replica_id = parts.role.broker_id
         link = BlockLink(parts.engine, parts.block_copies, parts.clock, replica_id=replica_id, epoch=self._epoch)
         parts.replication.block_link = link
-        requests = RpcClient(self._address)
+        requests = RpcClient(self._address, tls=self._tls)
         try:
             while not parts.role.is_master:
                 request = link.next_request()

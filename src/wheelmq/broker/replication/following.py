@@ -140,7 +140,7 @@ class Following:
                 tasks = [group.create_task(sync.run())]
 
                 def copy_blocks(epoch: int) -> None:
-                    blocks = BlockSync(self._broker.parts, address.broker, epoch, self._schedule_tick)
+                    blocks = BlockSync(self._broker.parts, address.broker, epoch, self._schedule_tick, self._tls)
                     tasks.append(group.create_task(blocks.run()))
 
                 try:
