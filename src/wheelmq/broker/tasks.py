@@ -193,7 +193,7 @@ def _block_replica_tasks(parts: Parts) -> list[TickTask]:
         TickTask(
             "replicas of blocks", lambda at: source.tick(at.monotonic_ms), lambda at: source.next_ms(at.monotonic_ms)
         ),
-        TickTask("replica acks", lambda at: acks.poll(at.monotonic_ms), lambda at: acks.next_ms()),
+        TickTask("replica acks of blocks", lambda at: acks.poll(at.monotonic_ms), lambda at: acks.next_ms()),
     ]
 
 
