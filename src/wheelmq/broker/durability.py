@@ -14,7 +14,7 @@ import msgspec
 
 from wheelmq.broker.answers import Answer, Deferred
 from wheelmq.broker.connection import Connection
-from wheelmq.broker.flush import Flush
+from wheelmq.broker.flush import End, Flush
 from wheelmq.broker.replication.acks import ReplicaAcks
 from wheelmq.broker.replication.block_acks import BlockAcks
 from wheelmq.broker.replication.block_source import BlockSource
@@ -72,7 +72,7 @@ class Durability:
         def give(outcome: Outcome) -> None:
             connection.send(frames if outcome is None else _all_with_code(frames, outcome))
 
-        self._wait(position, give)
+        self._wait_for_log(position, give)
 
     def defer(self, reply: Command, position: LogPosition, late: Command | None = None) -> Answer:
         """Return `reply` as an answer that waits until the log up to `position` is safe.
@@ -80,36 +80,42 @@ class Durability:
         After a failure or a timeout, `late` is given instead. Without `late`, `reply` then gets the code that says so.
         """
         answer = Deferred(reply)
-        self._wait(position, partial(_give, answer, reply, late))
+        self._wait_for_log(position, partial(_give, answer, reply, late))
         return reply if answer.given is reply else answer
-
-    def _wait(self, position: LogPosition, give: Callable[[Outcome], None]) -> None:
-        for_disk, for_replicas = self._flush.is_sync, self._replicas.needed_acks > 0
-        wait = _Wait(for_disk + for_replicas, give)
-        if for_replicas and self._replicas.are_available:
-            self._acks.wait(position, partial(wait.end, ResponseCode.FLUSH_SLAVE_TIMEOUT))
-        elif for_replicas:
-            wait.end(ResponseCode.SLAVE_NOT_AVAILABLE, is_safe=False)
-        if for_disk:
-            self._flush.wait_for_log(position, partial(wait.end, ResponseCode.FLUSH_DISK_TIMEOUT))
 
     def defer_for_blocks(self, reply: Command, put: Put, put_count: int) -> Answer:
         """Return `reply` as an answer that waits until a message of a block is safe.
 
         `put_count` is the number of messages put into blocks up to it.
         """
-        for_disk, for_replicas = self._flush.is_sync, self._replicas.needed_acks > 0
-        if not (for_disk or for_replicas):
+        if not self.is_sync:
             return reply
         answer = Deferred(reply)
-        wait = _Wait(for_disk + for_replicas, partial(_give, answer, reply, None))
-        if for_replicas and self._block_source.are_available:
-            self._block_acks.wait(put.number, put.index, partial(wait.end, ResponseCode.FLUSH_SLAVE_TIMEOUT))
+        on_replicas = partial(self._block_acks.wait, put.number, put.index)
+        on_disk = partial(self._flush.wait_for_blocks, put_count)
+        self._wait(self._block_source, on_replicas, on_disk, partial(_give, answer, reply, None))
+        return reply if answer.given is reply else answer
+
+    def _wait_for_log(self, position: LogPosition, give: Callable[[Outcome], None]) -> None:
+        on_replicas, on_disk = partial(self._acks.wait, position), partial(self._flush.wait_for_log, position)
+        self._wait(self._replicas, on_replicas, on_disk, give)
+
+    def _wait(
+        self,
+        source: Replicas | BlockSource,
+        on_replicas: Callable[[End], None],
+        on_disk: Callable[[End], None],
+        give: Callable[[Outcome], None],
+    ) -> None:
+        """Call `give` once the settings are met. `on_replicas` and `on_disk` begin the two waits."""
+        for_disk, for_replicas = self._flush.is_sync, self._replicas.needed_acks > 0
+        wait = _Wait(for_disk + for_replicas, give)
+        if for_replicas and source.are_available:
+            on_replicas(partial(wait.end, ResponseCode.FLUSH_SLAVE_TIMEOUT))
         elif for_replicas:
             wait.end(ResponseCode.SLAVE_NOT_AVAILABLE, is_safe=False)
         if for_disk:
-            self._flush.wait_for_blocks(put_count, partial(wait.end, ResponseCode.FLUSH_DISK_TIMEOUT))
-        return reply if answer.given is reply else answer
+            on_disk(partial(wait.end, ResponseCode.FLUSH_DISK_TIMEOUT))
 
 
 def _give(answer: Deferred, reply: Command, late: Command | None, outcome: Outcome) -> None:
