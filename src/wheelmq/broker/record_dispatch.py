@@ -62,9 +62,12 @@ class RecordDispatch:
 
     def run(self) -> int:
         """Dispatch the new records. An error is logged and counted. Returns the number of records."""
-        if self._store.dispatched_to == self._store.log.end or (self._store.journal.count and not self.has_records):
+        if self._store.dispatched_to == self._store.log.end:
             return 0
-        count: int | None = self._steps.run(DISPATCH, self._health.run_or_reject, self._dispatch)
+        visible = self._count()
+        if self._store.journal.count and not visible:
+            return 0
+        count: int | None = self._steps.run(DISPATCH, self._health.run_or_reject, partial(self._dispatch, visible))
         return count or 0
 
     def close(self) -> None:
@@ -74,13 +77,13 @@ class RecordDispatch:
         except Exception as error:
             log.error("queue units are missing, and the next start writes them: %s", error)
 
-    def _dispatch(self) -> int:
-        """Write queue units, then note timers, then wake requests. Returns the number of records.
+    def _dispatch(self, count: int) -> int:
+        """Write the queue units of `count` records, then note timers, then wake requests. Returns their number.
 
         The records have left the journal after the first part. An error in the second part loses timers in memory, so
         it fails the broker. The next start finds them in the log.
         """
-        rows, grown = self._store.dispatch(self._count())
+        rows, grown = self._store.dispatch(count)
         try:
             if self._pending.take_journal(rows):
                 self._block_scheduler.take_settled(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -345,7 +346,7 @@ class Store:
         rows = self.journal.rows()
         if upto >= self.log.end:
             return len(rows)
-        return int(np.searchsorted(rows[:, POSITION] + rows[:, SIZE], upto, "right"))
+        return bisect_right(range(len(rows)), upto, key=lambda i: LogPosition(int(rows[i, POSITION] + rows[i, SIZE])))
 
     def dispatch(self, count: int | None = None) -> tuple[Rows, dict[int, int]]:
         """Write the queue units of the first `count` records in the journal, or of all, and remove them from it.

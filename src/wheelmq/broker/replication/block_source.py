@@ -180,9 +180,9 @@ class BlockSource:
 
     def push(self) -> None:
         """Answer the replicas that wait for new messages, or for the removal of a block."""
-        changed, self.blocks.changed = self.blocks.changed, set()
-        if not changed:
+        if not self.blocks.changed:
             return
+        changed, self.blocks.changed = self.blocks.changed, set()
         for session in list(self.sessions):
             if session.is_complete:
                 for number in changed:
