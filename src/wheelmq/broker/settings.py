@@ -246,8 +246,8 @@ class ConsumptionSettings(SettingsTable, kw_only=True):
     """Keep a reset of offsets for the next pulls of the group. Otherwise the broker sends it to the clients, as
     clients before 5.0 expect."""
     slave_read_enable: Annotated[bool, Setting("slave_read_enable", "slaveReadEnable", mutable=True)] = False
-    """Suggest another broker id, from the config of the group, to consumers with a large lag. The broker has no
-    replicas yet, so pulls stay here unless another broker with this name and that id exists."""
+    """Suggest another broker id, from the config of the group, to consumers with a large lag. Pulls stay here unless a
+    broker with this name and that id exists."""
     in_memory_percent: Annotated[
         Percent, Setting("access_message_in_memory_max_ratio", "accessMessageInMemoryMaxRatio", mutable=True)
     ] = 40

@@ -9,7 +9,7 @@ from wheelmq.config.keys import Kind, honoured, no_effect, refused
 BOOLEAN, INT, LONG, TEXT = Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.TEXT
 
 _POOLS: Final = "one loop serves all requests: there are no thread pools"
-_REPLICAS: Final = "belongs to replication, which does not exist yet"
+_REPLICAS: Final = "belongs to a part of replication that WheelMQ does not have"
 _POP: Final = "belongs to POP, which WheelMQ does not support"
 _FILTERS: Final = "there are no bit maps: a pull evaluates the expression"
 _COLD: Final = "belongs to cold data, which WheelMQ does not support"
@@ -178,8 +178,8 @@ BROKER_KEYS: Final = (
     no_effect("autoDeleteUnusedStats", BOOLEAN, "true", _STATS),
     no_effect("isolateLogEnable", BOOLEAN, "false", "each broker is a process with its own log"),
     no_effect("forwardTimeout", LONG, "3000", _REPLICAS, "ms"),
-    refused("enableSlaveActingMaster", BOOLEAN, "false", "there is no replication: remove it"),
-    refused("enableRemoteEscape", BOOLEAN, "false", "there is no replication: remove it"),
+    refused("enableSlaveActingMaster", BOOLEAN, "false", "WheelMQ does not have this part of replication: remove it"),
+    refused("enableRemoteEscape", BOOLEAN, "false", "WheelMQ does not have this part of replication: remove it"),
     no_effect("skipPreOnline", BOOLEAN, "false", _REPLICAS),
     no_effect("asyncSendEnable", BOOLEAN, "true", _TICK),
     honoured("useServerSideResetOffset", BOOLEAN, "true"),
@@ -187,7 +187,12 @@ BROKER_KEYS: Final = (
     no_effect("delayOffsetUpdateVersionStep", LONG, "200", _REPLICAS),
     no_effect("lockInStrictMode", BOOLEAN, "false", _REPLICAS),
     no_effect("compatibleWithOldNameSrv", BOOLEAN, "true", _REPLICAS),
-    refused("enableControllerMode", BOOLEAN, "false", "there is no replication, and no master to elect: remove it"),
+    refused(
+        "enableControllerMode",
+        BOOLEAN,
+        "false",
+        "there is no controller: `wheelmq promote` makes a slave the master. Remove it",
+    ),
     no_effect("controllerAddr", TEXT, "", _REPLICAS),
     no_effect("fetchControllerAddrByDnsLookup", BOOLEAN, "false", _REPLICAS),
     no_effect("syncBrokerMetadataPeriod", LONG, "5000", _REPLICAS, "ms"),

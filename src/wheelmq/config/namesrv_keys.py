@@ -9,7 +9,7 @@ from wheelmq.config.keys import Kind, honoured, no_effect, refused
 BOOLEAN, INT, LONG, TEXT = Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.TEXT
 
 _POOLS: Final = "one loop serves all requests: there are no thread pools"
-_REPLICAS: Final = "belongs to replication, which does not exist yet"
+_REPLICAS: Final = "belongs to a part of replication that WheelMQ does not have"
 _CONTROLLER: Final = "belongs to the controller, which does not exist here"
 
 NAMESRV_KEYS: Final = (

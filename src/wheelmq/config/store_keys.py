@@ -9,7 +9,7 @@ from wheelmq.config.keys import Kind, honoured, no_effect, refused
 BOOLEAN, DOUBLE, INT, LONG, TEXT = Kind.BOOLEAN, Kind.DOUBLE, Kind.INT, Kind.LONG, Kind.TEXT
 
 _POOLS: Final = "one loop serves all requests: there are no thread pools"
-_REPLICAS: Final = "belongs to replication, which does not exist yet"
+_REPLICAS: Final = "belongs to a part of replication that WheelMQ does not have"
 _FILTERS: Final = "there are no bit maps: a pull evaluates the expression"
 _COMPACTION: Final = "belongs to compacted topics, which do not exist here"
 _COLD: Final = "belongs to cold data, which WheelMQ does not support"
@@ -147,7 +147,7 @@ STORE_KEYS: Final = (
     honoured("warmMapedFileEnable", BOOLEAN, "false"),
     no_effect("offsetCheckInSlave", BOOLEAN, "false", _REPLICAS),
     no_effect("debugLockEnable", BOOLEAN, "false", _LOCKS),
-    refused("duplicationEnable", BOOLEAN, "false", "there is no replication: remove it"),
+    refused("duplicationEnable", BOOLEAN, "false", "WheelMQ does not have this part of replication: remove it"),
     no_effect("diskFallRecorded", BOOLEAN, "true", _STATS),
     honoured("osPageCacheBusyTimeOutMills", LONG, "1000", "ms"),
     honoured("defaultQueryMaxNum", INT, "32"),
@@ -158,7 +158,7 @@ STORE_KEYS: Final = (
         "enableDLegerCommitLog",
         BOOLEAN,
         "false",
-        "there is no replication, and its log is in another folder: remove it, and start with an empty store",
+        "there is no DLedger, and its log is in another folder: remove it, and start with an empty store",
     ),
     no_effect("dLegerGroup", TEXT, "", _REPLICAS),
     no_effect("dLegerPeers", TEXT, "", _REPLICAS),
@@ -210,11 +210,11 @@ STORE_KEYS: Final = (
         "160",
         "a pull returns the same number of messages from a batch as from single sends",
     ),
-    refused("totalReplicas", INT, "1", "there is no replication: remove it"),
+    refused("totalReplicas", INT, "1", "WheelMQ does not have this part of replication: remove it"),
     honoured("inSyncReplicas", INT, "1"),
-    refused("minInSyncReplicas", INT, "1", "there is no replication: remove it"),
-    refused("allAckInSyncStateSet", BOOLEAN, "false", "there is no replication: remove it"),
-    refused("enableAutoInSyncReplicas", BOOLEAN, "false", "there is no replication: remove it"),
+    refused("minInSyncReplicas", INT, "1", "WheelMQ does not have this part of replication: remove it"),
+    refused("allAckInSyncStateSet", BOOLEAN, "false", "WheelMQ does not have this part of replication: remove it"),
+    refused("enableAutoInSyncReplicas", BOOLEAN, "false", "WheelMQ does not have this part of replication: remove it"),
     honoured("haFlowControlEnable", BOOLEAN, "false"),
     honoured("maxHaTransferByteInSecond", LONG, "104857600", "B"),
     no_effect("haMaxTimeSlaveNotCatchup", LONG, "15000", _REPLICAS, "ms"),
