@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from wheelmq.delay.timer import staging
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL
-from wheelmq.formats.disk.turn_row import KINDS, TURN_ROW
+from wheelmq.formats.disk.turn_row import KINDS, STAGED_ROW, TURN_ROW
 from wheelmq.pipeline.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
 from wheelmq.pipeline.turn import decide, uploaded
 from wheelmq.pipeline.upload import to_rows
@@ -32,7 +32,7 @@ def staged(window_ms: int, precision_ms: int) -> staging.StagedRows:
     offsets_ms = [precision_ms * (bound + by) for bound in bounds for by in (-1, 0, 1)]
     magics = (MAGIC_DEFAULT, MAGIC_DEFAULT | MAGIC_DELETE, MAGIC_DEFAULT | MAGIC_ROLL)
     cases = list(product(range(len(KINDS)), offsets_ms, (1, precision_ms), magics))
-    rows = np.zeros(len(cases), staging.STAGED_ROW)
+    rows = np.zeros(len(cases), STAGED_ROW)
     for row, (kind, offset_ms, behind_ms, magic) in zip(rows, cases, strict=True):
         row["kind"], row["magic"] = kind, magic
         row["out_ms"] = WRITE_MS + offset_ms

@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from wheelmq.delay.timer.staging import STAGED_ROW, StagedRows
+from wheelmq.delay.timer.staging import StagedRows
+from wheelmq.formats.disk.turn_row import STAGED_ROW
 
 _ARROW: Final = {"<i8": pa.int64(), "<i4": pa.int32()}
 _SPARK: Final = {"<i8": "long", "<i4": "int"}

@@ -13,8 +13,8 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from wheelmq.delay.timer.staging import INDEX
 from wheelmq.formats.disk.timer import MAGIC_ROLL
+from wheelmq.formats.disk.turn_row import INDEX
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command

@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from wheelmq.delay.blocks.wheel import STEP_MS
 from wheelmq.delay.refs import store_ms_of
-from wheelmq.delay.timer.staging import BLOCKS, STAGED_ROW, StagedRows
+from wheelmq.delay.timer.staging import StagedRows
 from wheelmq.delay.timer.view import ReadView, StoreUnreadable
 from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_LONG
 from wheelmq.formats.disk.origin import block_stream, origin_of
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT
+from wheelmq.formats.disk.turn_row import BLOCKS, STAGED_ROW
 from wheelmq.formats.wire.portions import FileKind
 
 

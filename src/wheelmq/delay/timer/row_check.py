@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from wheelmq.delay.timer.live_view import LiveView
 from wheelmq.delay.timer.rows import TurnRows
-from wheelmq.delay.timer.staging import INDEX, STAGED_ROW, WALK, place, read_records
+from wheelmq.delay.timer.staging import place, read_records
 from wheelmq.delay.timer.turns import Proposal, TurnPlan, TurnRejected
 from wheelmq.delay.timer.view import Positions, StoreUnreadable, chain
 from wheelmq.formats.disk.origin import (
@@ -35,7 +35,7 @@ from wheelmq.formats.disk.origin import (
 )
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
 from wheelmq.formats.disk.timer_detail import read_details
-from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_QUEUE, KIND_WALK, TURN_ROW
+from wheelmq.formats.disk.turn_row import INDEX, KIND_INDEX, KIND_QUEUE, KIND_WALK, STAGED_ROW, TURN_ROW, WALK
 from wheelmq.formats.units import QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.mapped import MappedSequence

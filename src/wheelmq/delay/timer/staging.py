@@ -34,35 +34,14 @@ from wheelmq.formats.disk.parked import due_of
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT, TIMER_TOPIC
 from wheelmq.formats.disk.timer_detail import read_details
-from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE, KIND_WALK, KINDS, TURN_ROW
+from wheelmq.formats.disk.turn_row import INDEX, QUEUE, STAGED_ROW, TURN_ROW, WALK
 from wheelmq.formats.java import java_hash, java_long
 from wheelmq.formats.kernels import jit, scan
 from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.wire.portions import FileKind
 
-INDEX: Final = KINDS.index(KIND_INDEX)
-WALK: Final = KINDS.index(KIND_WALK)
-QUEUE: Final = KINDS.index(KIND_QUEUE)
-BLOCKS: Final = KINDS.index(KIND_BLOCKS)
-
-STAGED_ROW: Final = np.dtype(
-    [
-        ("kind", "<i4"),  # index in KINDS
-        ("origin", "<i8"),  # of the parked message
-        ("due_ms", "<i8"),  # exact
-        ("out_ms", "<i8"),  # TIMER_OUT_MS; in a walk row, the time of its slot
-        ("store_ms", "<i8"),
-        ("position", "<i8"),  # log position of the record
-        ("size", "<i4"),
-        ("topic_hash", "<i4"),  # Java hash of the real topic
-        ("magic", "<i4"),  # 1, plus 4 for a delete; in a walk row, the unit's
-        ("write_ms", "<i8"),  # of the turn
-        ("turn", "<i8"),
-    ]
-)
-"""A row of the pipeline's source. It has no body: bodies stay in the store."""
-
 StagedRows = npt.NDArray[Any]
+"""An array of STAGED_ROW."""
 
 RECORDS_AT_ONCE: Final = 10_000
 """Maximum number of records per `need`. It limits the memory of a view that fetches them."""

@@ -1,6 +1,7 @@
-"""The rows that a pipeline task uploads to the broker: 56 bytes each, sorted by fire time and origin.
+"""The rows of a turn: what a task reads from the store, and what it uploads to the broker.
 
-They are little-endian and no file format: both ends are this package, and they last for one turn.
+Both are little-endian and no file format: both ends are this package, and the rows last for one turn. The columns of
+Spark and Arrow, and those of the kernels, come from these declarations.
 """
 
 from __future__ import annotations
@@ -8,6 +9,38 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+
+KIND_INDEX: Final = "index"
+"""Rows of queue offsets that this turn indexes."""
+KIND_WALK: Final = "walk"
+"""Rows of slots that this turn scans."""
+KIND_BLOCKS: Final = "blocks"
+"""Rows of messages in blocks that this turn scans."""
+KIND_QUEUE: Final = "queue"
+"""Rows of messages that this turn stages from a queue in order of due time."""
+KINDS: Final = (KIND_INDEX, KIND_WALK, KIND_QUEUE, KIND_BLOCKS)
+
+INDEX: Final = KINDS.index(KIND_INDEX)
+WALK: Final = KINDS.index(KIND_WALK)
+QUEUE: Final = KINDS.index(KIND_QUEUE)
+BLOCKS: Final = KINDS.index(KIND_BLOCKS)
+
+STAGED_ROW: Final = np.dtype(
+    [
+        ("kind", "<i4"),  # index in KINDS
+        ("origin", "<i8"),  # of the parked message
+        ("due_ms", "<i8"),  # exact
+        ("out_ms", "<i8"),  # TIMER_OUT_MS; in a walk row, the time of its slot
+        ("store_ms", "<i8"),
+        ("position", "<i8"),  # log position of the record
+        ("size", "<i4"),  # size of the record in bytes
+        ("topic_hash", "<i4"),  # Java hash of the real topic
+        ("magic", "<i4"),  # 1, plus 4 for a delete; in a walk row, the unit's
+        ("write_ms", "<i8"),  # of the turn
+        ("turn", "<i8"),
+    ]
+)
+"""A row of the pipeline's source. It has no body: bodies stay in the store."""
 
 TURN_ROW: Final = np.dtype(
     [
@@ -22,13 +55,4 @@ TURN_ROW: Final = np.dtype(
         ("delay_ms", "<i8"),  # from store time to due time, capped to 32 bits
     ]
 )
-
-KIND_INDEX: Final = "index"
-"""Rows of queue offsets that this turn indexes."""
-KIND_WALK: Final = "walk"
-"""Rows of slots that this turn scans."""
-KIND_BLOCKS: Final = "blocks"
-"""Rows of messages in blocks that this turn scans."""
-KIND_QUEUE: Final = "queue"
-"""Rows of messages that this turn stages from a queue in order of due time."""
-KINDS: Final = (KIND_INDEX, KIND_WALK, KIND_QUEUE, KIND_BLOCKS)
+"""A row that a task uploads: 56 bytes. A part is sorted by fire time and origin. `decide` makes it of a staged row."""

@@ -13,12 +13,12 @@ import pytest
 from wheelmq.broker.store_sizes import store_sizes
 from wheelmq.delay.blocks.staging import read_blocks
 from wheelmq.delay.timer.portions import OnDisk, read_portion
-from wheelmq.delay.timer.staging import BLOCKS
 from wheelmq.delay.timer.turns import TurnPlan
 from wheelmq.delay.timer.view import StoreUnreadable, StoreView
 from wheelmq.delay.timer.wire_view import Segment, WireView
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import block_stream, origin_of
+from wheelmq.formats.disk.turn_row import BLOCKS
 from wheelmq.formats.wire.portions import FileKind, PortionError, Ranges, ranges_of
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from wheelmq.delay.refs import LONG_DELAY_MS
 from wheelmq.delay.timer import staging
-from wheelmq.delay.timer.staging import STAGED_ROW, decide
+from wheelmq.delay.timer.staging import decide
 from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.disk.origin import INDEX_MASK, NO_ORIGIN, level_origin, level_stream, timer_origin
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT, TIMER_UNIT
+from wheelmq.formats.disk.turn_row import INDEX, QUEUE, STAGED_ROW, WALK
 from wheelmq.formats.wire.portions import FileKind
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
@@ -76,8 +77,8 @@ def test_slots_and_rolls_follow_the_rule_of_apache(out: int, window_slots: int, 
 
 def test_a_walked_row_keeps_its_slot_and_its_magic() -> None:
     rows = staged(
-        {"kind": staging.WALK, "out_ms": W + 90_000, "due_ms": W + 90_500},
-        {"kind": staging.WALK, "out_ms": W + 1000, "due_ms": W + 90_500, "magic": 1 | MAGIC_ROLL},
+        {"kind": WALK, "out_ms": W + 90_000, "due_ms": W + 90_500},
+        {"kind": WALK, "out_ms": W + 1000, "due_ms": W + 90_500, "magic": 1 | MAGIC_ROLL},
     )
     rolling, plain = decide(rows, 20_000, 1000)
     assert (rolling["slot_ms"], rolling["fire_ms"], rolling["magic"]) == (W + 1000, W + 1001, 3)
@@ -138,7 +139,7 @@ class TestReading:
         assert set(read["store_ms"].tolist()) == {harness.now_ms}
         assert set(read["topic_hash"].tolist()) == {ord("T")}
         assert (read["write_ms"].tolist(), read["turn"].tolist()) == ([W] * 3, [9] * 3)
-        assert (read["kind"] == staging.INDEX).all() and read["magic"].tolist() == [1, 1, 1]
+        assert (read["kind"] == INDEX).all() and read["magic"].tolist() == [1, 1, 1]
         part = staging.read_index(model.view(), 1, 3, write_ms=W, turn=9)
         assert (part == read[1:]).all()
 
@@ -163,7 +164,7 @@ class TestReading:
         read = staging.read_walk(model.view(), out_ms - 1000, out_ms + 1000, **options)
         assert len(read) == 84 + 83
         assert sorted((read["origin"] & INDEX_MASK).tolist()) == [i for i in range(250) if i % 3 < 2]
-        assert (read["kind"] == staging.WALK).all() and set(read["out_ms"].tolist()) == {out_ms, out_ms + 1000}
+        assert (read["kind"] == WALK).all() and set(read["out_ms"].tolist()) == {out_ms, out_ms + 1000}
         assert len(staging.read_walk(model.view(), out_ms - 5000, out_ms - 1000, **options)) == 0
         cut = staging.read_walk(model.view(), out_ms - 1000, out_ms + 1000, **{**options, "log_end": 52 * 3})
         assert sorted((cut["origin"] & INDEX_MASK).tolist()) == [0, 1]
@@ -231,7 +232,7 @@ class TestReading:
         assert read["origin"].tolist() == [level_origin(level, i) for level in (2, 3) for i in range(3)]
         assert read["due_ms"].tolist() == due_ms[::2] + due_ms[1::2]
         assert (read["store_ms"] - read["due_ms"]).tolist() == [-5000] * 3 + [-10_000] * 3
-        assert set(read["topic_hash"].tolist()) == {ord("T")} and set(read["kind"].tolist()) == {staging.QUEUE}
+        assert set(read["topic_hash"].tolist()) == {ord("T")} and set(read["kind"].tolist()) == {QUEUE}
         made = decide(read, 2 * 24 * 3_600_000, 1000)
         assert made["fire_ms"].tolist() == sorted(due_ms) and set(made["magic"].tolist()) == {1}
         (part,) = staging.read_queues(view, [(level_stream(3), 1, 2)], **options)
