@@ -38,8 +38,9 @@ log = logging.getLogger(__name__)
 
 FOLLOW_STEPS_MAX = 4
 """Steps of a replica between two looks at its sockets. A step takes some milliseconds."""
-ROUNDS_MS = 2
-"""Maximum milliseconds between ticks while rounds run. A tick has 21 steps and does not follow each round."""
+ROUNDS_MS = 5
+"""Maximum milliseconds between ticks while rounds run. A tick costs as much as half a send, and most rounds need none.
+Timers are not late for that: a tick that arms them sets the time of the next one."""
 
 
 class Broker:

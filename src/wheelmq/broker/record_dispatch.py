@@ -64,7 +64,7 @@ class RecordDispatch:
         """Dispatch the new records. An error is logged and counted. Returns the number of records."""
         if self._store.dispatched_to == self._store.log.end:
             return 0
-        visible = self._count()
+        visible = self._store.journal.count if self._replicas.none_are_needed else self._count()
         if self._store.journal.count and not visible:
             return 0
         count: int | None = self._steps.run(DISPATCH, self._health.run_or_reject, partial(self._dispatch, visible))
