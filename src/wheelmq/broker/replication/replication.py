@@ -115,7 +115,7 @@ class Replication:
         Connected replicas still get the log. `resume` takes it back.
         """
         self.successor, self._handed_over_ms = successor, self._store.clock.monotonic_ms()
-        self.role.pause()
+        self.role.pause(successor)
         self.acks.end_all()
         self.block_acks.end_all()
         log.warning("this broker hands over to the slave at %s; its log ends at %d", successor, self._store.log.end)

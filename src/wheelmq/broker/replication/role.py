@@ -44,6 +44,8 @@ class Role:
         """The id with which the broker registers. A master has 0."""
         self._replaces_sync = False
         """Whether the last known master was a SYNC_MASTER."""
+        self._successor = ""
+        """The address of the slave to which the broker hands over now; empty otherwise."""
         stored = self._load()
         if stored is not None:
             self._replaces_sync = stored.is_sync
@@ -89,15 +91,19 @@ class Role:
         store_role(self._disk, self._paths, stored)
         self.is_master, self.broker_id = True, MASTER_ID
 
-    def pause(self) -> None:
-        """Be no master while another broker takes over. The store does not remember it."""
-        self.is_master = False
+    def pause(self, successor: str) -> None:
+        """Be no master while the slave at `successor` takes over. The store does not remember it."""
+        self.is_master, self._successor = False, successor
 
     def resume(self) -> None:
         """Be the master again after `pause`."""
-        self.is_master = True
+        self.is_master, self._successor = True, ""
 
     @property
     def slave_text(self) -> str:
         """Return the reason why the broker stores no messages for clients, for the answer to them."""
+        if self._successor:
+            return (
+                f"the broker hands over to the slave at {self._successor}, which will be the master soon: retry"
+            )
         return f"the broker is a slave with the id {self.broker_id}: send to the master of its name"
