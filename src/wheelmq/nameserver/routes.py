@@ -53,7 +53,7 @@ class RouteTable:
         self._live: dict[str, LiveBroker] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}
         self.replaced: str | None = None
-        """Address of the live broker whose place the last registration took, or None."""
+        """Address of the live broker whose place the last registration took, or None. A promoted slave is no case."""
 
     def register(
         self, broker: LiveBroker, topics: dict[str, TopicConfig] | None, *, acting_master: bool | None
@@ -73,15 +73,15 @@ class RouteTable:
             self.unregister(broker.address)
             known = None
         group = self._groups.setdefault(broker.name, _Group(broker.cluster))
-        for broker_id in [i for i, address in group.addresses.items() if address == broker.address]:
-            if broker_id != broker.broker_id:
-                del group.addresses[broker_id]  # the process has changed its id
+        former_ids = [i for i, one in group.addresses.items() if one == broker.address and i != broker.broker_id]
+        for broker_id in former_ids:
+            del group.addresses[broker_id]  # the process has changed its id
         if self._is_superseded(broker, group):
             self._live.pop(broker.address, None)
             return None
         before = group.addresses.get(broker.broker_id)
         is_new = known is None or known.version != broker.version or before != broker.address
-        if before != broker.address and before in self._live:
+        if before != broker.address and before in self._live and not former_ids:
             self.replaced = before
         group.cluster = broker.cluster
         group.acting_master = bool(acting_master)

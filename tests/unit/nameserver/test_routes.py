@@ -292,6 +292,12 @@ class TestTwins:
         route = routes.route("T")
         assert route is not None and route.queue_datas[0].read_queue_nums == 4
 
+    def test_a_promoted_slave_is_no_twin_of_its_former_master(self, routes: RouteTable) -> None:
+        register(routes, broker(address="a:1"), topics("T"))
+        register(routes, broker(broker_id=1, address="b:1"), topics("T"))
+        register(routes, broker(address="b:1"), topics("T"))
+        assert addresses(routes) == {"b": {0: "b:1"}} and routes.replaced is None
+
     def test_a_replica_never_takes_the_place_of_a_master(self, routes: RouteTable) -> None:
         own = object()
         register(routes, broker(connection=own), topics("T"))
