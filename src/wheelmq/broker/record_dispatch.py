@@ -64,11 +64,15 @@ class RecordDispatch:
         """Dispatch the new records. An error is logged and counted. Returns the number of records."""
         if self._store.dispatched_to == self._store.log.end:
             return 0
-        visible = self._store.journal.count if self._replicas.none_are_needed else self._count()
-        if self._store.journal.count and not visible:
+        journal = self._store.journal
+        visible = journal.count if self._replicas.none_are_needed else self._count()
+        if journal.count and not visible:
             return 0
-        count: int | None = self._steps.run(DISPATCH, self._health.run_or_reject, partial(self._dispatch, visible))
-        return count or 0
+        try:
+            return self._health.run_or_reject(partial(self._dispatch, visible))
+        except Exception as error:
+            self._steps.note_failure(DISPATCH, error)
+            return 0
 
     def close(self) -> None:
         try:
@@ -91,7 +95,9 @@ class RecordDispatch:
             self._health.fail(TimersLost(error))
             raise
         self._steps.run("statistics", self._stats.note_puts, grown)
-        arrivals = Arrivals(rows, self._store.log)
-        for queue_row in grown:
-            self._steps.run("held pulls", self._holds.wake, queue_row, partial(arrivals.of, queue_row))
+        waiting = [queue_row for queue_row in grown if self._holds.has(queue_row)]
+        if waiting:
+            arrivals = Arrivals(rows, self._store.log)
+            for queue_row in waiting:
+                self._steps.run("held pulls", self._holds.wake, queue_row, partial(arrivals.of, queue_row))
         return len(rows)

@@ -22,7 +22,8 @@ ROOM_BYTES: Final = 4096
 class ReceiveBuffer:
     """Takes the bytes of reads, shows them to be served, and keeps the rest.
 
-    A read fills the memory of `room`. `add` returns a view that begins with all unserved bytes. `keep` ends the read.
+    A read fills the memory of `room`. `add` returns a view that begins with all unserved bytes. `end` or `keep` ends
+    the read.
     """
 
     __slots__ = ("_rest", "_shared", "bytes_held", "bytes_received", "filled", "is_large")
@@ -65,6 +66,13 @@ class ReceiveBuffer:
         size = self.filled - taken
         announced = int.from_bytes(view[taken : taken + 4], "big", signed=True)
         return size >= 4 and (announced <= size - 4 or announced > FRAME_BYTES_MAX)
+
+    def end(self, taken: int) -> bool:
+        """End the read if nothing is left of it, and nothing was kept. Returns whether that is so."""
+        if taken != self.filled or self._rest is not None:
+            return False
+        self.filled = 0
+        return True
 
     def keep(self, view: memoryview, taken: int) -> None:
         if self.is_large and not taken:

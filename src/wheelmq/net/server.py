@@ -114,6 +114,11 @@ class ServerConnection(asyncio.BufferedProtocol):
                 server.bad_frames += 1
                 self.close()
                 return
+            if not self._frame_deadline.is_running and received.end(taken):  # most reads
+                self._is_busy = False
+                if self.is_full:
+                    self.rest()
+                return
             left = taken < received.filled and self.must_wait
             self._is_busy = must_wait = left and received.holds_frame(view, taken)
         held, was_large = received.bytes_held, received.is_large

@@ -365,9 +365,8 @@ class Store:
         if count:
             self.dispatched_ms = Millis(int(rows[-1, STORE_MS]))
         self._note_last(rows[:, POSITION])
-        rows = self.journal.take(count)
-        left = self.journal.rows()
-        self.dispatched_to = LogPosition(int(left[0, POSITION])) if len(left) else self.log.end
+        rows, journal = self.journal.take(count), self.journal
+        self.dispatched_to = LogPosition(int(journal.table[0, POSITION])) if journal.count else self.log.end
         return rows, grown
 
     def flush_job(self) -> tuple[LogPosition, Callable[[], Any]]:

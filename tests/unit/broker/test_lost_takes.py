@@ -83,12 +83,16 @@ def test_timers_that_are_lost_in_memory_fail_the_broker(
 
 
 def test_a_failed_wake_keeps_the_timers(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.send("T", b"first")
+    harness.settle()
+    harness.submit(harness.pull_command("T", 0, 1, hold_ms=15_000))
     with monkeypatch.context() as patch:
         patch.setattr(harness.broker.parts.holds, "wake", fail)
         patch.setattr(harness.broker.parts.stats, "note_puts", fail)
+        harness.submit(harness.send_command("T", b"second"))
         harness.submit(harness.send_command("T", b"timer", delay_ms=500))
         harness.end_round()
         assert set(harness.broker.parts.steps.failures) >= {"held pulls", "statistics"}
     advance_in_steps(harness, 600)
-    assert harness.bodies("T") == [b"timer"]
+    assert harness.bodies("T") == [b"first", b"second", b"timer"]
     assert harness.broker.parts.health.failure is None

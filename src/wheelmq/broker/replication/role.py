@@ -103,7 +103,5 @@ class Role:
     def slave_text(self) -> str:
         """Return the reason why the broker stores no messages for clients, for the answer to them."""
         if self._successor:
-            return (
-                f"the broker hands over to the slave at {self._successor}, which will be the master soon: retry"
-            )
+            return f"the broker hands over to the slave at {self._successor}, which will be the master soon: retry"
         return f"the broker is a slave with the id {self.broker_id}: send to the master of its name"
