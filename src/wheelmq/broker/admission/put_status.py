@@ -9,7 +9,7 @@ from wheelmq.formats.wire.codes import ResponseCode
 
 
 class PutStatus(StrEnum):
-    """The outcomes by their names in Apache RocketMQ, without those of replicas, which do not exist here."""
+    """The outcomes by their names in Apache RocketMQ. `Durability` answers for replicas, with codes of its own."""
 
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
