@@ -57,9 +57,9 @@ class RecordingDisk(SimulatedDisk):
         self._look()
         super().sync_folder(folder)
 
-    def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
+    def replace(self, path: Path, data: bytes, *, keep_previous: bool = False, private: bool = False) -> None:
         self._look()
-        super().replace(path, data, keep_previous=keep_previous)
+        super().replace(path, data, keep_previous=keep_previous, private=private)
         self._look()
 
     def remove(self, path: Path) -> None:

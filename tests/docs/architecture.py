@@ -15,9 +15,12 @@ TABLE: Final = re.compile(r"(?<=<!-- imports -->\n).*?(?=<!-- end -->)", re.DOTA
 def table() -> str:
     """Return the table: one row per package, then one row per module with an exception."""
     lines = ["| package | imports |", "|---|---|"]
-    for package, below in BELOW.items():
-        if not package.startswith("__"):
-            lines.append(f"| `{package}` | {', '.join(name for name in BELOW if name in below) or 'none'} |")
+    packages = [name for name in BELOW if not name.startswith("__")]
+    for package in packages:
+        below = [name for name in packages if name in BELOW[package]]
+        others = [name for name in packages if name not in below and name != package]
+        text = f"all except {', '.join(others)}" if len(others) <= 2 else ", ".join(below) or "none"
+        lines.append(f"| `{package}` | {text} |")
     for module, more in SEES_MORE.items():
         lines.append(f"| `{module}`, in addition | {', '.join(sorted(more))} |")
     return "\n".join(lines) + "\n"

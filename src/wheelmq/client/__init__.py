@@ -1,6 +1,5 @@
 """The WheelMQ client for WheelMQ and Apache RocketMQ: async classes, with sync wrappers (docs/client.md)."""
 
-from wheelmq.client.access import AccessKey
 from wheelmq.client.admin import Admin, Span
 from wheelmq.client.allocation import allocate, allocate_in_turn
 from wheelmq.client.consumer_settings import Consumed, ConsumerSettings, Later, Model, PullSettings, StartFrom
@@ -21,6 +20,7 @@ from wheelmq.client.sync import (
 )
 from wheelmq.client.transactions import TransactionProducer
 from wheelmq.formats.wire.bodies import QueueName
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.errors import CallError, Refused, Unreachable
 from wheelmq.system.tls import ServerCheck, TlsError
 from wheelmq.system.tls_client import TlsOptions

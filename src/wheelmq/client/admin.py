@@ -10,7 +10,6 @@ from typing import Final, NamedTuple, Self, TypeVar
 import msgspec
 
 from wheelmq.client import offsets
-from wheelmq.client.access import AccessKey
 from wheelmq.client.message import ReceivedMessage, read_records, received
 from wheelmq.client.outgoing import check_group, check_topic
 from wheelmq.client.routes import NoBroker, TopicRoute, TopicUnknown
@@ -24,6 +23,7 @@ from wheelmq.formats.wire.client_calls import DirectlyConsumed, RunningInfo
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import Header
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.system.clock import Clock, SystemClock
 from wheelmq.system.tls_client import Tls

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from wheelmq.client.access import AccessKey
 from wheelmq.client.allocation import Allocation, allocate
 from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.session import KEEP_ALIVE_MS, at_least_one
+from wheelmq.formats.wire.signature import AccessKey
 
 
 class Consumed(Enum):

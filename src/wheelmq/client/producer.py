@@ -9,7 +9,6 @@ from typing import Final, NamedTuple, Self, Unpack
 import msgspec
 
 from wheelmq.client import delays, outgoing, results
-from wheelmq.client.access import AccessKey
 from wheelmq.client.compression import compress
 from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.outgoing import MessageOptions, OutgoingMessage, Selector, check_group, check_topic
@@ -25,6 +24,7 @@ from wheelmq.formats.wire.bodies import Heartbeat, ProducerData, QueueName
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, Command
 from wheelmq.formats.wire.headers import SendHeader
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.errors import CallError, Refused, Unreachable
 from wheelmq.system.clock import Clock, SystemClock
 from wheelmq.system.tls_client import Tls

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from wheelmq.client.access import AccessKey
 from wheelmq.client.connections import Answering, Connections
 from wheelmq.client.routes import RouteCache
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import Heartbeat
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.errors import CallError, Refused, Unreachable
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.system.clock import Clock

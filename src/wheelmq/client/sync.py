@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from wheelmq.client.access import AccessKey
 from wheelmq.client.admin import Admin
 from wheelmq.client.consumer_settings import ConsumerSettings, PullSettings
 from wheelmq.client.producer import Producer, ProducerSettings
@@ -23,6 +22,7 @@ from wheelmq.client.pull_consumer import PullConsumer
 from wheelmq.client.push_consumer import PushConsumer
 from wheelmq.client.transactions import Check, TransactionProducer
 from wheelmq.formats.wire.bodies import QueueName
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.system.clock import Clock
 from wheelmq.system.tls_client import Tls
 

@@ -43,8 +43,8 @@ def load(disk: Disk, path: Path, shape: type[T]) -> T | None:
     return None
 
 
-def save(disk: Disk, path: Path, value: Any) -> None:
-    disk.replace(path, encode(value), keep_previous=True)
+def save(disk: Disk, path: Path, value: Any, *, private: bool = False) -> None:
+    disk.replace(path, encode(value), keep_previous=True, private=private)
 
 
 def encode(value: Any) -> bytes:

@@ -46,6 +46,13 @@ def _needing_room(what: str, path: Path) -> Iterator[None]:
         raise
 
 
+def _private_opener(path: str, flags: int) -> int:
+    """Open a file that only its owner can read. A file that a kill left behind may have other permissions."""
+    handle = os.open(path, flags, 0o600)
+    os.fchmod(handle, 0o600)
+    return handle
+
+
 class StoreLocked(OSError):
     """Another process holds the store."""
 
@@ -168,15 +175,16 @@ class Disk:
         except FileNotFoundError:
             return None
 
-    def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
+    def replace(self, path: Path, data: bytes, *, keep_previous: bool = False, private: bool = False) -> None:
         """Write `data` to `path` in one step, on disk on return. It gets the old file's permissions.
 
-        With `keep_previous` the old file stays as `.bak`.
+        With `keep_previous` the old file stays as `.bak`. A `private` file without an old one is readable for its
+        owner only, from its first byte on.
         """
         self.check_locked(path)
         self.make_folder(path.parent)
         fresh = path.with_name(path.name + ".tmp")
-        with open(fresh, "wb") as file:
+        with open(fresh, "wb", opener=_private_opener if private else None) as file:
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             file.write(data)
@@ -191,6 +199,10 @@ class Disk:
         fresh.rename(path)
         reach("replace.renamed")
         self.sync_folder(path.parent)
+
+    def is_shared(self, path: Path) -> bool:
+        """Return whether other users of the machine may read the file, or its group may write it."""
+        return bool(path.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP))
 
     def list(self, folder: Path) -> list[str]:
         """Return the sorted names in `folder`, or an empty list if it does not exist."""

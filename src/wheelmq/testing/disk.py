@@ -193,7 +193,7 @@ class SimulatedDisk(Disk):
             durable = self._durable[file.path] = np.zeros_like(file.array)
         durable[:stop] = file.array[:stop]
 
-    def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
+    def replace(self, path: Path, data: bytes, *, keep_previous: bool = False, private: bool = False) -> None:
         self._called(Call.REPLACE)
         self.check_locked(path)
         self._needs_room(path, len(data))
@@ -201,7 +201,7 @@ class SimulatedDisk(Disk):
         if keep_previous and path.exists():
             self._note_name(path.with_name(path.name + ".bak"))
         self._note_name(path)
-        super().replace(path, data, keep_previous=keep_previous)
+        super().replace(path, data, keep_previous=keep_previous, private=private)
 
     def make_folder(self, folder: Path, *, durable: bool = True) -> None:
         if not folder.is_dir():

@@ -12,7 +12,7 @@ FIELD_CHARS_MAX: Final = 64
 FIELDS_MAX: Final = 24
 HEAD_BYTES: Final = 512
 """`frame_text` needs the first bytes of a frame, not its body."""
-SECRETS: Final = frozenset(("accesskey", "secretkey", "signature", "securitytoken", "password"))
+SECRETS: Final = frozenset(("accesskey", "secretkey", "signature", "securitytoken", "password", "token", "holderid"))
 """Fields of access lists (RocketMQ: SessionCredentials), in lower case. Their values are never logged."""
 _PREFIX: Final = struct.Struct(">ii")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
@@ -45,6 +45,12 @@ def frame_text(head: bytes) -> str:
         return f"a frame of {length + 4} bytes: {error}"
     body_bytes = length + 4 - header_end
     return f"{command_text(command).removesuffix('body=0 bytes')}body={body_bytes} bytes"
+
+
+def short_fields(command: Command) -> dict[str, str]:
+    """Return the first header fields, shortened, without those of access lists."""
+    open_fields = [(name, value) for name, value in command.ext.items() if name.lower() not in SECRETS]
+    return {_short(name): _short(value) for name, value in open_fields[:FIELDS_MAX]}
 
 
 def _value(name: str, value: str) -> str:

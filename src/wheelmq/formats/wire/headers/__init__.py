@@ -3,6 +3,12 @@
 formats/wire/client_calls.py has the headers of requests from a broker to its clients.
 """
 
+from wheelmq.formats.wire.headers.access import (
+    AclFilterHeader,
+    SubjectHeader,
+    UserFilterHeader,
+    UserHeader,
+)
 from wheelmq.formats.wire.headers.base import (
     Header,
     HeaderError,
@@ -96,6 +102,7 @@ __all__ = [
     "REPLACED_ADDRESS",
     "UNIQUE_KEY_QUERY",
     "VERSION_WITH_MAX_TIMES",
+    "AclFilterHeader",
     "BlocksHeader",
     "BrokerAddressHeader",
     "BrokerConsumeStatsHeader",
@@ -142,6 +149,7 @@ __all__ = [
     "SendBackHeader",
     "SendHeader",
     "StatsHeader",
+    "SubjectHeader",
     "TopicAndGroupHeader",
     "TopicHeader",
     "TurnHeader",
@@ -149,6 +157,8 @@ __all__ = [
     "UnregisterClientHeader",
     "UpdateConsumerOffsetHeader",
     "UploadHeader",
+    "UserFilterHeader",
+    "UserHeader",
     "ViewMessageHeader",
     "read",
     "read_send_v2",
