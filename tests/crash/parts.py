@@ -21,14 +21,17 @@ import psutil
 
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.pipeline.supervisor import PipelineSupervisor
 from wheelmq.system.clock import SystemClock
+from wheelmq.system.credentials import variables_of
 
 POINTS_VARIABLE: Final = "WHEELMQ_FAILPOINTS"
 LOG_VARIABLE: Final = "WHEELMQ_FAILPOINT_LOG"
 PIPELINE_NAME: Final = "crash"
+INNER_KEY: Final = AccessKey("crash", "the access key of all processes of a run")
 STOP_DEADLINE_S: Final = 60.0
 ASK_TIMEOUT_S: Final = 2.0
 
@@ -83,7 +86,8 @@ class BrokerProcess:
     async def start(self, armed: tuple[str, int] | None = None) -> None:
         """Start the process. `armed` is a failpoint and the passage at which it fires."""
         assert not self.is_alive
-        environment = {**os.environ, LOG_VARIABLE: str(self.failpoint_log), POINTS_VARIABLE: ""}
+        environment = {**os.environ, **variables_of(INNER_KEY)}
+        environment |= {LOG_VARIABLE: str(self.failpoint_log), POINTS_VARIABLE: ""}
         self.armed = armed
         if armed is not None:
             environment[POINTS_VARIABLE] = f"{armed[0]}={armed[1]}"
@@ -145,7 +149,13 @@ class Pipeline:
         os.environ[LOG_VARIABLE] = str(failpoint_log)
         os.environ.setdefault("WHEELMQ_JAVA_CACHE", "use")
         self.supervisor = PipelineSupervisor(
-            brokers, log_dir, clock=SystemClock(), on_change=self._on_supervisor_text, name=name, **options
+            brokers,
+            log_dir,
+            clock=SystemClock(),
+            on_change=self._on_supervisor_text,
+            name=name,
+            access_key=INNER_KEY,
+            **options,
         )
         self.armed: tuple[str, int] | None = None
         """The failpoint of the running driver."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.tidy.test_codes import TO_CLIENTS
+from wheelmq.auth.rules import RULES
 from wheelmq.broker.admission.unsupported_codes import UNSUPPORTED
 from wheelmq.broker.handlers import HANDLERS
 from wheelmq.formats.wire.codes import RequestCode
@@ -37,6 +38,10 @@ This page lists the request codes of Apache RocketMQ 5.3.3 and of WheelMQ, their
 `python -m tests.docs.request_codes` generates it, and a test compares it with the code. The parentheses contain the
 module of the handler in `broker/handlers`, and the test. The answer to an unsupported code is
 REQUEST_CODE_NOT_SUPPORTED (3), with the reason if Apache RocketMQ supports the code.
+
+*Rights* are the actions on resources that a user needs with `authorization_enabled`
+([access](operations/access.md)). The parentheses contain the field of the header that names the resource. *Audited*
+requests have a line in the audit log.
 
 Suites of compat/ also send requests to both brokers: `mqadmin` those of administration, the Java client those of
 clients, and `compat/frames` all of them.
@@ -75,11 +80,19 @@ def page() -> str:
     """The page's text."""
     tests, name_server = files_by_code(), served_by_name_server()
     broker = [
-        _item(f"**{_name(code)}** ({_module(HANDLERS[code])}, {tests.get(code, '')})", _what(HANDLERS[code]))
+        _item(
+            f"**{_name(code)}** ({_module(HANDLERS[code])}, {tests.get(code, '')})",
+            _what(HANDLERS[code]),
+            _rights(code),
+        )
         for code in RequestCode
         if code in HANDLERS
     ]
-    names = [_item(f"**{_name(code)}** ({tests.get(code, '')})") for code in RequestCode if code in name_server]
+    names = [
+        _item(f"**{_name(code)}** ({tests.get(code, '')})", _rights(code))
+        for code in RequestCode
+        if code in name_server
+    ]
     clients = [_item(f"**{_name(code)}**") for code in RequestCode if code in TO_CLIENTS and code not in HANDLERS]
     by_reason: dict[str, list[str]] = {}
     for code, reason in sorted(UNSUPPORTED.items()):
@@ -99,9 +112,16 @@ def _name(code: int) -> str:
     return f"{code:d} {RequestCode(code).name}"
 
 
-def _item(head: str, text: str = "") -> str:
-    """Return a list item: `head`, and `text` below it."""
-    lines = textwrap.wrap(text, COLUMNS - 2, break_long_words=False, break_on_hyphens=False)
+def _rights(code: RequestCode) -> str:
+    """The rights that a user needs for the code."""
+    rule = RULES[code]
+    return f"Rights: {rule.text}.{' Audited.' if rule.is_audited else ''}"
+
+
+def _item(head: str, *texts: str) -> str:
+    """Return a list item: `head`, and each of `texts` below it."""
+    wrapped = (textwrap.wrap(text, COLUMNS - 2, break_long_words=False, break_on_hyphens=False) for text in texts)
+    lines = [line for one in wrapped for line in one]
     return "\n  ".join([f"- {head}", *lines]).replace(NO_BREAK, " ")
 
 

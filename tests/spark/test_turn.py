@@ -67,7 +67,7 @@ def test_dataframe_operations_decide_as_the_plain_twin(
 @pytest.mark.spark
 def test_the_plan_of_a_turn_is_the_documented_one(spark: SparkSession) -> None:
     """No row is shuffled: the plan has two projections of generated code, then the upload."""
-    terms = {"precision_ms": 1000, "roll_window_slots": 172_800, "epoch": 1}
+    terms = {"precision_ms": 1000, "roll_window_slots": 172_800, "epoch": 1, "token": "a token"}
     rows = spark.createDataFrame(spark.sparkContext.emptyRDD(), SPARK_SCHEMA)
     turn = uploaded(rows, "127.0.0.1:1", terms)
     said = io.StringIO()

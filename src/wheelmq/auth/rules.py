@@ -227,6 +227,8 @@ RULES: Final[dict[Code, Rule]] = {
     Code.WMQ_GET_FILTERS: _GET,
     Code.WMQ_PROMOTE: _UPDATE,
     Code.WMQ_HAND_OVER: _UPDATE,
+    Code.WMQ_CHECK_BLOCKS: _GET,
+    Code.WMQ_READ_BLOCKS: _GET,
     # Not served to anybody
     **dict.fromkeys(
         (

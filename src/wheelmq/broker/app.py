@@ -9,14 +9,18 @@ import random
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from wheelmq.auth.credentials_file import read_token
+from wheelmq.auth.exposure import exposure_problem, metrics_problem
 from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.broker import Broker, open_broker
 from wheelmq.broker.hooks import Hooks
+from wheelmq.broker.parts import Inner
 from wheelmq.broker.registration import Registrar
 from wheelmq.broker.replication.following import Following
 from wheelmq.broker.replication.master_watch import LaterMaster, MasterWatch
@@ -27,7 +31,9 @@ from wheelmq.broker.start_warnings import body_size_warning
 from wheelmq.broker.task_list import TickTask, every
 from wheelmq.config.bounds import FAST_PORT_BELOW
 from wheelmq.config.changes import Origin
+from wheelmq.config.errors import ConfigError
 from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.limits import Limits, SocketOptions
 from wheelmq.net.replica_port import ReplicaPort
 from wheelmq.net.server import Server
@@ -36,6 +42,7 @@ from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
 from wheelmq.system.memory import COLLECTION_S, Collections, FreedMemory, keep_freed_memory
 from wheelmq.system.open_files import connections_possible
+from wheelmq.system.rotating_file import RotatingFile
 from wheelmq.system.tls_client import client_tls
 from wheelmq.system.workers import ThreadWorker, Workers
 
@@ -73,13 +80,22 @@ class _Shell:
 class BrokerApp:
     """A broker that listens and registers itself."""
 
-    def __init__(self, settings: BrokerSettings, origin: Origin | None = None, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        origin: Origin | None = None,
+        hooks: Hooks | None = None,
+        access_key: AccessKey | None = None,
+    ) -> None:
+        """`access_key` is that of the processes of one `wheelmq up`, which the broker knows as a super user."""
         self._has_fixed_port = settings.broker.listen_port != 0
         if settings.broker.listen_port == 0:
             node = msgspec.structs.replace(settings.broker, listen_port=_free_port(settings.broker.listen_host))
             settings = msgspec.structs.replace(settings, broker=node)
         self.settings = settings
         self._origin = origin
+        audit_file = settings.auth.audit_file
+        self._inner = Inner(access_key, RotatingFile(Path(audit_file)) if audit_file else None)
         self.hooks = hooks or Hooks()
         """Register hooks here, before the start or later."""
         self._server: Server | None = None
@@ -101,8 +117,9 @@ class BrokerApp:
         """Compile or load the kernels, recover the store, listen and register.
 
         A broker that must change its role first does not listen: see `next_life`. Raises TlsError, StoreLocked,
-        OSError.
+        OSError, and ConfigError if other machines could reach a broker without users.
         """
+        self._check_exposure(has_users=True)
         loop = asyncio.get_running_loop()
         self._open_tls()
         if (warning := body_size_warning(self.settings)) is not None:
@@ -118,10 +135,14 @@ class BrokerApp:
             randomness=random.Random(),
             origin=self._origin,
             hooks=self.hooks,
+            inner=self._inner,
             shell_figures=shell.figures,
         )
         parts = broker.parts
-        registration = self.registration = Registrar(self.settings, parts.topics, parts.replication, parts.clock)
+        self._check_exposure(has_users=bool(parts.access.tables.users.all()))
+        registration = self.registration = Registrar(
+            self.settings, parts.topics, parts.replication, parts.clock, parts.sign
+        )
         await self._check_role(broker)
         if self.next_life is not None:
             return
@@ -141,7 +162,7 @@ class BrokerApp:
             from wheelmq.broker.exporter import Exporter  # only this exporter loads its library
 
             host, port = self.settings.metrics.prom_host, self.settings.metrics.prom_port
-            self.exporter = Exporter(broker.parts.metric_sources, loop, host, port)
+            self.exporter = Exporter(broker.parts.metric_sources, loop, host, port, self._metrics_token())
         broker.tasks.add(TickTask("registration", lambda at: registration.poll()))
         self._add_memory_tasks(broker, workers)
         registration.start()
@@ -228,6 +249,20 @@ class BrokerApp:
         if outgoing is not None:
             outgoing.context()  # a bad file is an error of the start, not of each registration
         self._tls = open_server_tls(settings.server_options(), lambda: settings.mode, clock=SystemClock())
+
+    def _check_exposure(self, *, has_users: bool) -> None:
+        """Raise ConfigError if other machines can reach the broker or its metrics without credentials."""
+        auth, node, metrics = self.settings.auth, self.settings.broker, self.settings.metrics
+        problem = exposure_problem(f"the broker {node.name}", node.listen_host, auth, has_users=has_users)
+        if problem is None and metrics.exporter is MetricsExporter.PROM and not metrics.prom_token_file:
+            problem = metrics_problem(metrics.prom_host, auth)
+        if problem is not None:
+            raise ConfigError(problem)
+
+    def _metrics_token(self) -> str | None:
+        """Return the token of the metrics, or None without one. Raises ConfigError, OSError."""
+        path = self.settings.metrics.prom_token_file
+        return read_token(Disk(), Path(path)) if path else None
 
     def _add_memory_tasks(self, broker: Broker, workers: Workers) -> None:
         """Collect garbage at quiet times, and return freed memory to the system."""

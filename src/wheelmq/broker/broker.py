@@ -18,13 +18,13 @@ from wheelmq.broker.admission.store_health import RETRY_MS
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.dispatch import Dispatch
 from wheelmq.broker.fast.warm import warm
-from wheelmq.broker.fast_send import SENDS
 from wheelmq.broker.handlers import bind_handlers
 from wheelmq.broker.hooks import Hooks
-from wheelmq.broker.parts import Parts
+from wheelmq.broker.parts import Inner, Parts
 from wheelmq.broker.replication.master_link import MasterLink
 from wheelmq.broker.replication.replicas import ReplicaLink, ReplicaTransport
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.signed_sends import SENDS
 from wheelmq.broker.steps import FAILED_STEP_MS
 from wheelmq.broker.task_list import TaskList, TickTime
 from wheelmq.broker.tasks import broker_tasks
@@ -56,6 +56,7 @@ class Broker:
             overload=parts.overload,
             health=parts.health,
             failed_puts=parts.failed_puts,
+            access=parts.access,
             counts=parts.request_counts,
         )
         self.tasks = TaskList(broker_tasks(parts), parts.steps)
@@ -75,6 +76,8 @@ class Broker:
     def receive(self, connection: Connection, buffer: memoryview, end: int) -> int:
         """Serve the complete frames in `buffer[:end]`. Returns their bytes. Close the connection after FrameError."""
         self._ticks.begin()
+        if self.parts.fast_send is not None:
+            self.parts.fast_send.begin_turn()
         at = 0
         try:
             while at < end and connection.is_open and not connection.must_wait:
@@ -223,9 +226,13 @@ def open_broker(
     randomness: Random,
     origin: Origin | None = None,
     hooks: Hooks | None = None,
+    inner: Inner | None = None,
     shell_figures: Callable[[], dict[str, int]] = dict,
 ) -> Broker:
-    """Compile or load the kernels, recover the store, and return the broker. Raises StoreLocked, OSError."""
+    """Compile or load the kernels, recover the store, and return the broker.
+
+    Raises StoreLocked, OSError, ConfigError.
+    """
     warm(log.warning)
     parts = Parts(
         settings,
@@ -235,6 +242,7 @@ def open_broker(
         randomness=randomness,
         origin=origin,
         hooks=hooks,
+        inner=inner,
         shell_figures=shell_figures,
     )
     return Broker(parts)

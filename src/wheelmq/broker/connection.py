@@ -12,6 +12,8 @@ class Connection(Protocol):
     is_open: bool
     sends: bool
     """Whether its last request was a send that the kernel can serve. The kernel then gets the next frames first."""
+    user: str | None
+    """The user whose signature the last request has; None without authentication."""
     last_request: tuple[int, int] | None
     """Code and opaque of the last request that the plain code served."""
     waiting_since: float | None

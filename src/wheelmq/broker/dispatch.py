@@ -2,6 +2,7 @@
 
 A handler returns an answer, a deferred answer, or None (no answer). Only this module turns the exceptions of handlers
 into answers. A oneway request is never answered. The overload guard runs before a request, hooks before and after it.
+The access control checks it right before its handler.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from collections import Counter
 from functools import partial
 
+from wheelmq.broker.access import AccessControl
 from wheelmq.broker.admission.failed_puts import FailedPuts
 from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.put_status import PutFailed
@@ -47,13 +49,14 @@ class Dispatch:
         overload: OverloadGuard,
         health: StoreHealth,
         failed_puts: FailedPuts,
+        access: AccessControl,
         counts: Counter[str],
     ) -> None:
         self.handlers = handlers
         """By request code."""
         self.default_processor = BoundHandler(self._not_supported, ())
         self.counts = counts
-        self._calls, self._hooks, self._overload = calls, hooks, overload
+        self._calls, self._hooks, self._overload, self._access = calls, hooks, overload, access
         self._health, self._failed_puts = health, failed_puts
         self._log = RateLimitedLog(log, clock.monotonic)
 
@@ -86,10 +89,14 @@ class Dispatch:
         connection.send(encode_answer(opaque, answer))
 
     def _serve(self, request: Request) -> Answer:
-        handler = self.handlers.get(request.command.code, self.default_processor)
+        code = request.command.code
+        handler = self.handlers.get(code, self.default_processor)
         given: Given
         try:
-            given = handler.handle(request, *handler.parts)
+            if self._access.concerns(code):
+                given = self._access.serve(request, partial(handler.handle, request, *handler.parts))
+            else:
+                given = handler.handle(request, *handler.parts)
         except Exception as error:
             given = error
         return self._finish(request, given)

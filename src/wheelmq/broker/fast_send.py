@@ -5,11 +5,10 @@ It works on the store's own mapped log, queue table and journal, like the plain 
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.broker.access import AccessControl
 from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.connection import Connection
@@ -19,16 +18,15 @@ from wheelmq.broker.fast import send_fields as fields
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.put_times import PutTimes
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.signed_sends import SignedSends
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.delay.timer.congestion import Congestion
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import LogPosition
-from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
 
-SENDS: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 OUT_BYTES = 1 << 20
 _BLANK = np.zeros(0, np.uint8)
 
@@ -48,6 +46,7 @@ class FastSend:
         admission: Admission,
         overload: OverloadGuard,
         hooks: Hooks,
+        access: AccessControl,
         put_times: PutTimes,
     ) -> None:
         self._log = store.log
@@ -62,6 +61,8 @@ class FastSend:
         self._admission = admission
         self._overload = overload
         self._hooks = hooks
+        self._signed_sends = SignedSends(access) if access.is_on else None
+        """None without authentication: the kernel then gets the bytes as they are."""
         self._put_times = put_times
         self._out: Bytes = np.zeros(OUT_BYTES, np.uint8)
         self._state: Integers = np.zeros(send.STATE, np.int64)
@@ -102,6 +103,11 @@ class FastSend:
         """Frames that the kernel served."""
         return int(self._state[send.SERVED])
 
+    def begin_turn(self) -> None:
+        """Forget what is known about the buffer, which other bytes fill now."""
+        if self._signed_sends is not None:
+            self._signed_sends.begin_turn()
+
     def serve(self, connection: Connection, buffer: Bytes, at: int, end: int) -> int:
         """Serve the sends at the front of buffer[at:end]. Returns the end of the last one served."""
         log = self._log
@@ -113,6 +119,10 @@ class FastSend:
         left = 0 if self._hooks.see_sends else self._overload.sends_left(connection)
         if left <= 0:
             return at
+        if self._signed_sends is not None:
+            end = self._signed_sends.end_of_allowed(connection, buffer, at, end, left)
+            if end == at:
+                return at
         self._arrays.refresh()
         state, parameters, journal = self._state, self._parameters, self._journal
         file = log.files.file_at(log.end)

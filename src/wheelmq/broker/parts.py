@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from typing import NamedTuple
 
+from wheelmq.auth.audit import AuditSink
+from wheelmq.auth.inner_users import add_inner_user, add_pipeline_user, pipeline_key
+from wheelmq.broker.access import AccessControl
 from wheelmq.broker.admission.failed_puts import FailedPuts
 from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
@@ -21,6 +25,7 @@ from wheelmq.broker.holds import Holds
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.index_pacing import IndexPacing
 from wheelmq.broker.member_changes import MemberChanges
+from wheelmq.broker.message_topics import MessageTopics
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.opening import open_engine
@@ -38,6 +43,7 @@ from wheelmq.broker.replication.role import Role
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.slices import Slices
+from wheelmq.broker.state.access_tables import AccessTables
 from wheelmq.broker.state.clients import Clients
 from wheelmq.broker.state.consumer_filters import ConsumerFilters
 from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
@@ -65,6 +71,8 @@ from wheelmq.delay.timer.log_preallocator import TimerLogPreallocator
 from wheelmq.delay.timer.metrics import TimerMetricsTable
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.expiry import Expiry
 from wheelmq.store.preallocator import Preallocator
@@ -72,6 +80,14 @@ from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 from wheelmq.system.unique_ids import UniqueIds
 from wheelmq.system.workers import Workers
+
+
+class Inner(NamedTuple):
+    """What a broker gets from the process that starts it, and no setting has."""
+
+    access_key: AccessKey | None = None
+    """The access key of the processes of one `wheelmq up`."""
+    audit_sink: AuditSink | None = None
 
 
 class Parts:
@@ -85,6 +101,7 @@ class Parts:
         randomness: Random,
         origin: Origin | None = None,
         hooks: Hooks | None = None,
+        inner: Inner | None = None,
         shell_figures: Callable[[], dict[str, int]] = dict,
     ) -> None:
         """Open the store and compose the parts. `shell_figures` returns the counters of the sockets, by name."""
@@ -98,6 +115,9 @@ class Parts:
         self.paths, self.host = self.store.paths, self.engine.host
         self.role = Role(settings, disk, self.paths)
         self._open_tables()
+        self.sign = self._own_sign(inner or Inner())
+        self.request_counts: Counter[str] = Counter()
+        self.access = self._open_access(inner or Inner())
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.transactions = Transactions(
             self.store, self.topics, self.consumer_offsets, settings, self.role, recovered_ends, workers.background
@@ -116,25 +136,20 @@ class Parts:
         self.releaser = Releaser(self.store, self.timer, self.generations, fast_release)
         self.index_pacing = None if self.index is None else IndexPacing(self.index, self.releaser, self.store)
         self.boot_ms = clock.now_ms()
-        self.request_counts: Counter[str] = Counter()
         self.ticks, self.steps = Ticks(clock), Steps(clock.monotonic)
         self.pipeline = self._open_turns()
         self.overload = OverloadGuard(settings, self.role, self.health, clock, self.ticks)
         self.admission = Admission(
             settings, self.role, self.health, clock, self.ticks, disk, self.paths, self.store.journal
         )
-        self.table_saves = TableSaves(
-            self.topics, self.groups, self.consumer_offsets, self.consumer_filters, workers.background
-        )
+        self.table_saves = self._open_table_saves()
         self.stats = BrokerStats(self.store, self.topics, settings.broker.cluster)
         self.failed_puts = FailedPuts(settings, self.health, disk, self.paths, self.stats)
         self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
         """None when kernels are off: the plain code then serves every frame."""
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.requests.response_timeout_ms)
         self._open_timer_upkeep()
-        self.transaction_checks = TransactionChecks(
-            self.transactions, self.store, settings, self.role, self.clients, self.calls, self.admission.rejection
-        )
+        self.transaction_checks = self._open_transaction_checks()
         self.records = RecordDispatch(self.engine, self.replicas, self.stats, self.holds, self.health, self.steps)
         self.replication = self._compose_replication()
         self.puts = self._open_puts()
@@ -269,6 +284,45 @@ class Parts:
         self.clients = Clients()
         self.locks = QueueLocks(settings.consumers.lock_expiry_ms)
 
+    def _own_sign(self, inner: Inner) -> Callable[[Command], None] | None:
+        """Return the function that signs the broker's own requests to name servers and to other brokers."""
+        key = self.settings.auth.inner_access_key or inner.access_key
+        return None if key is None else key.sign
+
+    def _open_access(self, inner: Inner) -> AccessControl:
+        """Load users and lists, and the access keys of WheelMQ's own processes. Raises ConfigError, OSError."""
+        settings, auth = self.settings, self.settings.auth
+        tables = AccessTables(self.disk, self.paths, self.clock, auth, self.workers.tables)
+        self.pipeline_key = pipeline_key(self.disk, self.paths.config)
+        add_pipeline_user(tables.users, self.pipeline_key, settings.broker.cluster)
+        for key in (inner.access_key, auth.inner_access_key):
+            if key is not None:
+                add_inner_user(tables.users, key)
+        here = MessageTopics(settings, self.engine)
+        return AccessControl(settings, tables, here, self.clock, self.request_counts, inner.audit_sink)
+
+    def _open_table_saves(self) -> TableSaves:
+        return TableSaves(
+            self.topics,
+            self.groups,
+            self.consumer_offsets,
+            self.consumer_filters,
+            self.access.tables,
+            worker=self.workers.background,
+        )
+
+    def _open_transaction_checks(self) -> TransactionChecks:
+        return TransactionChecks(
+            self.transactions,
+            self.store,
+            self.settings,
+            self.role,
+            self.clients,
+            self.calls,
+            self.admission.rejection,
+            self.access.may_check_transaction,
+        )
+
     def _open_fast_send(self, arrays: TopicArrays) -> FastSend:
         return FastSend(
             self.store,
@@ -279,6 +333,7 @@ class Parts:
             admission=self.admission,
             overload=self.overload,
             hooks=self.hooks,
+            access=self.access,
             put_times=self.stats.put_times,
         )
 

@@ -23,6 +23,8 @@ from wheelmq.system.tls_client import client_tls
 
 log = logging.getLogger(__name__)
 
+Sign = Callable[[Command], None]
+
 RETRY_S = 0.5
 ENCODING_REST = 20
 """Rest between registrations, as a multiple of the time to encode one. Many new topics in a row cost 5 % of a
@@ -32,10 +34,18 @@ core."""
 class Registrar:
     """Keeps the broker registered at every name server. A name server that is down or hangs delays no other."""
 
-    def __init__(self, settings: BrokerSettings, topics: Topics, replication: Replication, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        topics: Topics,
+        replication: Replication,
+        clock: Clock,
+        sign: Sign | None = None,
+    ) -> None:
+        """`sign` signs the requests to the name servers."""
         self._topics = topics
         self._servers = [
-            _NameServer(address, settings, topics, replication, clock, self._check_all)
+            _NameServer(address, settings, topics, replication, clock, self._check_all, sign)
             for address in settings.broker.namesrv
         ]
         self.registered = asyncio.Event()
@@ -79,6 +89,7 @@ class _NameServer:
         replication: Replication,
         clock: Clock,
         registered: Callable[[], None],
+        sign: Sign | None,
     ) -> None:
         self._settings = settings
         self._replication = replication
@@ -92,7 +103,8 @@ class _NameServer:
         """Whether it has accepted a registration."""
         self.master: MasterAddress | None = None
         """The master of this slave, as the last answer names it."""
-        self._caller = RpcClient(address, on_lost=self.wanted.set, tls=client_tls(settings.tls.outgoing_options()))
+        tls = client_tls(settings.tls.outgoing_options())
+        self._caller = RpcClient(address, on_lost=self.wanted.set, sign=sign, tls=tls)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from wheelmq.auth.settings import AuthSettings
 from wheelmq.broker.replication.settings import BrokerRole, ReplicationSettings
 from wheelmq.config.bounds import Count, DurationMs, EpochMs, Name, Percent, Port, Positive, WaitMs
 from wheelmq.config.setting import Setting, SettingsTable, SettingsTables
@@ -308,6 +309,9 @@ class MetricsSettings(SettingsTable, kw_only=True):
     )
     prom_host: Annotated[str, Setting("metrics_prom_exporter_host", "metricsPromExporterHost")] = "127.0.0.1"
     prom_port: Annotated[Port, Setting("metrics_prom_exporter_port", "metricsPromExporterPort")] = 5557
+    prom_token_file: Annotated[str, Setting("metrics_prom_exporter_token_file")] = ""
+    """A file with a token that a fetch must have as `Authorization: Bearer TOKEN`. Empty means that a fetch needs none.
+    """
 
 
 class BrokerSettings(SettingsTables, kw_only=True):
@@ -331,6 +335,7 @@ class BrokerSettings(SettingsTables, kw_only=True):
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
 
     @property
     def starts_as_slave(self) -> bool:

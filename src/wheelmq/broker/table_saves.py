@@ -1,10 +1,11 @@
-"""Saves of the tables in the config folder: topics and groups soon after a change, offsets and filters at intervals."""
+"""Saves of the tables in the config folder: offsets and filters at intervals, the others soon after a change."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from wheelmq.broker.background_jobs import run_at_stop, run_in_background
+from wheelmq.broker.state.access_tables import AccessTables
 from wheelmq.broker.state.consumer_filters import ConsumerFilters
 from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
 from wheelmq.broker.state.groups import Groups
@@ -19,9 +20,16 @@ class TableSaves:
     """Decides when each table is written. Times are monotonic milliseconds."""
 
     def __init__(
-        self, topics: Topics, groups: Groups, offsets: ConsumerOffsets, filters: ConsumerFilters, worker: Worker
+        self,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        filters: ConsumerFilters,
+        access: AccessTables,
+        *,
+        worker: Worker,
     ) -> None:
-        self._files = (topics.file, groups.file)
+        self._files = (topics.file, groups.file, access.users_file, access.acls_file)
         self._offsets = offsets
         self._filters = filters
         self._worker = worker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from wheelmq.cli.part import (
     say,
     supervised_options,
 )
+from wheelmq.system.credentials import take_access_key
 
 if TYPE_CHECKING:
     from wheelmq.broker.app import BrokerApp
@@ -80,7 +82,7 @@ def command(
             BROKER,
             file,
             pairs,
-            fallbacks={"store_path": home / "store"},
+            fallbacks={"store_path": home / "store", "audit_file": str(home / "logs" / "audit-broker.log")},
             options={
                 "store_path": (store, "--store"),
                 "listen_port": (port, port_option),
@@ -98,7 +100,7 @@ def command(
         made: list[BrokerApp] = []
 
         def make_app() -> BrokerApp:
-            app = BrokerApp(made[0].settings if made else settings, Origin(file, reading.given), hooks)
+            app = BrokerApp(made[0].settings if made else settings, Origin(file, reading.given), hooks, access_key)
             made.append(app)
             return app
 
@@ -109,6 +111,7 @@ def command(
         return 0 if failure is None else 1
 
     port_option = "--broker-port" if ends_with_stdin else "--port"  # the name of the option in `wheelmq up`
+    access_key = take_access_key(os.environ) if ends_with_stdin else None  # that of `wheelmq up`
     code = run_part(life, as_json=as_json, ends_with_stdin=ends_with_stdin)
     sys.exit(code)
 
@@ -125,7 +128,8 @@ def _say_listening(app: BrokerApp, as_json: bool) -> None:
         log.warning("%s", warning)
         if as_json:
             say(as_json, "warning", warning, warning=warning)
-    say(as_json, "listening", text, address=address, listen_host=app.settings.broker.listen_host, tls=tls)
+    host, has_users = app.settings.broker.listen_host, app.settings.auth.authentication_enabled
+    say(as_json, "listening", text, address=address, listen_host=host, tls=tls, has_users=has_users)
 
 
 def _say_failed(failure: BaseException, as_json: bool) -> None:

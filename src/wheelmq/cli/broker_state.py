@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from wheelmq.cli.credentials import own_sign
+
 if TYPE_CHECKING:
     from wheelmq.system.tls_client import TlsOptions
 
@@ -45,7 +47,7 @@ def ask_state(port: int, tls: TlsOptions | None = None) -> BrokerState | None:
     from wheelmq.system.tls_client import client_tls
 
     command = Command(code=RequestCode.WMQ_METRICS, ext=headers.write(headers.MetricsHeader()))
-    with closing(SyncConnection(f"127.0.0.1:{port}", TIMEOUT_S, client_tls(tls))) as link:
+    with closing(SyncConnection(f"127.0.0.1:{port}", TIMEOUT_S, client_tls(tls), own_sign())) as link:
         try:
             found = msgspec.json.decode(link.ask(command).body, type=_Metrics)
         except (CallError, Refused, FrameError, msgspec.MsgspecError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from wheelmq.cli.credentials import own_settings
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import parse_time
 from wheelmq.cli.tls_options import tls_options
@@ -42,7 +43,7 @@ def command(topic: str, unique_key: str, at: str | None, namesrv: str, as_json: 
         due_ms = 0 if at is None else parse_time(at, clock.now_ms())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--at") from None
-    with plain_errors(namesrv), SyncProducer(namesrv, tls=tls, clock=clock) as producer:
+    with plain_errors(namesrv), SyncProducer(namesrv, own_settings(), tls=tls, clock=clock) as producer:
         result = producer.cancel(topic, unique_key, due_ms)
     if as_json:
         click.echo(json.dumps({"topic": topic, "unique_key": unique_key, "result": result}))

@@ -89,6 +89,7 @@ def _parts_of(file: Path) -> list[str]:
 
 def _check(part: str, file: Path) -> None:
     from wheelmq.config.apache import written
+    from wheelmq.config.schema import is_secret
 
     found = _schema(part)
     fallbacks = {name: path for name, path in PLACEHOLDERS.items() if name in found.fields}
@@ -96,6 +97,7 @@ def _check(part: str, file: Path) -> None:
     given = {field: one for field, one in reading.given.items() if field not in fallbacks or one.where != DEFAULT}
     click.echo(f"{part}: {len(given)} settings are given")
     for field, (_, where) in sorted(given.items()):
-        click.echo(f"  {field} = {written(found.value(settings, field))}   ({where})")
+        shown = "..." if is_secret(found, field) else written(found.value(settings, field))
+        click.echo(f"  {field} = {shown}   ({where})")
     for note in reading.notes:
         click.echo(f"  ! {note}")

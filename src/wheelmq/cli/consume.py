@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from wheelmq.cli.brokers import find_brokers
+from wheelmq.cli.credentials import own_access_key
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import clock_text, time_text
 from wheelmq.cli.tls_options import tls_options
@@ -54,11 +55,12 @@ async def _consume(
     from wheelmq.cli.due import Levels, due_of_received
     from wheelmq.client import Admin, ConsumerSettings, PushConsumer
 
-    consumer = PushConsumer(namesrv, group, ConsumerSettings(concurrency=1), tls=tls)
+    settings = ConsumerSettings(concurrency=1, access_key=own_access_key())
+    consumer = PushConsumer(namesrv, group, settings, tls=tls)
     over = asyncio.Event()
     seen = 0
 
-    admin = Admin(namesrv, tls=tls)
+    admin = Admin(namesrv, access_key=settings.access_key, tls=tls)
     levels = Levels(admin.broker_config)
 
     async def show(message: ReceivedMessage) -> None:

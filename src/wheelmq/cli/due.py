@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from wheelmq.cli.credentials import own_access_key
 from wheelmq.cli.times import duration_text
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.java import java_int
@@ -70,7 +71,7 @@ async def due_of_sent(namesrv: str, result: SendResult, tls: TlsOptions | None) 
     from wheelmq.client import Admin
     from wheelmq.net.errors import CallError, Refused
 
-    async with Admin(namesrv, timeout_ms=LOOK_MS, tls=tls) as admin:
+    async with Admin(namesrv, timeout_ms=LOOK_MS, access_key=own_access_key(), tls=tls) as admin:
         try:
             stored = await admin.view(result.message_id)
         except (CallError, Refused, ValueError):

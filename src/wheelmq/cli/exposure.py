@@ -1,6 +1,6 @@
 """The addresses on which the servers of `wheelmq up` listen: can local parts reach them, and can other machines?
 
-A server that other machines can reach has no password, and TLS only with a certificate. `wheelmq up` warns of both.
+A server that other machines can reach may lack TLS, users, or both. `wheelmq up` warns of what it lacks.
 """
 
 from __future__ import annotations
@@ -15,6 +15,16 @@ from wheelmq.system.tls import TlsMode
 EVERY: Final = ("0.0.0.0", "")
 """Hosts that mean all addresses of the machine. :: means IPv6 addresses alone: the event loop sets IPV6_V6ONLY."""
 
+_WITHOUT_USERS: Final = {
+    TlsMode.DISABLED: "There is no TLS and no password",
+    TlsMode.PERMISSIVE: "Connections without TLS are accepted (tls_mode is permissive), and there is no password",
+    TlsMode.ENFORCING: "There is no password, and no client needs a certificate (tls_client_auth)",
+}
+_WITH_USERS: Final = {
+    TlsMode.DISABLED: "There is no TLS",
+    TlsMode.PERMISSIVE: "Connections without TLS are accepted (tls_mode is permissive)",
+}
+
 
 @dataclass(frozen=True)
 class Listener:
@@ -25,11 +35,16 @@ class Listener:
     tls: TlsMode = TlsMode.DISABLED
     needs_certificate: bool = False
     """Whether clients with TLS need a certificate."""
+    has_users: bool = False
+    """Whether each request needs the signature of a user."""
 
     @property
-    def is_closed(self) -> bool:
-        """Whether only clients with a certificate are accepted."""
-        return self.tls is TlsMode.ENFORCING and self.needs_certificate
+    def lacks(self) -> str:
+        """What it lacks against strangers: an empty text if it encrypts all and knows its clients."""
+        is_enforcing = self.tls is TlsMode.ENFORCING
+        if is_enforcing and (self.has_users or self.needs_certificate):
+            return ""
+        return (_WITH_USERS if self.has_users else _WITHOUT_USERS)[self.tls]
 
     @property
     def is_exposed(self) -> bool:
@@ -61,18 +76,8 @@ def warnings(namesrv: Listener, broker: Listener) -> list[str]:
             f"the broker listens on {broker.host}:{broker.port}, but the name server on {namesrv.host}:{namesrv.port}: "
             "clients on other machines find no route. Start with --namesrv-host 0.0.0.0"
         )
-    exposed = [one for one in (namesrv, broker) if one.is_exposed and not one.is_closed]
-    if exposed:
-        worst = min((one.tls for one in exposed), key=list(TlsMode).index)
-        texts = ", ".join(one.text for one in exposed)
-        found.append(
-            f"other machines can connect to: {texts}. {_MISSING[worst]}: allow only trusted machines in the firewall"
-        )
+    exposed = [one for one in (namesrv, broker) if one.is_exposed and one.lacks]
+    for lacks in dict.fromkeys(one.lacks for one in exposed):
+        texts = ", ".join(one.text for one in exposed if one.lacks == lacks)
+        found.append(f"other machines can connect to: {texts}. {lacks}: allow only trusted machines in the firewall")
     return found
-
-
-_MISSING: Final = {
-    TlsMode.DISABLED: "There is no TLS and no password",
-    TlsMode.PERMISSIVE: "Connections without TLS are accepted (tls_mode is permissive), and there is no password",
-    TlsMode.ENFORCING: "There is no password, and no client needs a certificate (tls_client_auth)",
-}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import click
 
 from wheelmq.cli.config_options import config_option, print_notes, set_option, settings_of
 from wheelmq.cli.part import TLS_TEXTS, home_option, port_errors, run_part, say, supervised_options
+from wheelmq.system.credentials import take_access_key
 
 
 @click.command(name="nameserver", short_help="Run a name server alone.")
@@ -41,22 +43,26 @@ def command(
             NAME_SERVER,
             file,
             pairs,
-            fallbacks={"kv_config_path": home / "namesrv" / "kvConfig.json"},
+            fallbacks={
+                "kv_config_path": home / "namesrv" / "kvConfig.json",
+                "audit_file": str(home / "logs" / "audit-nameserver.log"),
+            },
             options={"listen_port": (port, port_option)},
         )
         print_notes(reading.notes)
-        app = NameServerApp(settings.nameserver, Origin(file, reading.given), settings.tls)
-        host = settings.nameserver.listen_host
+        app = NameServerApp(settings.nameserver, Origin(file, reading.given), access_key, settings.tls)
+        host, has_users = settings.nameserver.listen_host, settings.nameserver.authentication_enabled
         with port_errors(settings.nameserver.listen_port, port_option):
             await app.start()
         address = f"{host}:{app.port}"
         tls = settings.tls.accepts
         text = f"The name server listens on {address}{TLS_TEXTS[tls]}."
-        say(as_json, "listening", text, address=address, listen_host=host, tls=tls)
+        say(as_json, "listening", text, address=address, listen_host=host, tls=tls, has_users=has_users)
         await stop.wait()
         await app.stop()
         return 0
 
     port_option = "--namesrv-port" if ends_with_stdin else "--port"  # the name of the option in `wheelmq up`
+    access_key = take_access_key(os.environ) if ends_with_stdin else None  # that of `wheelmq up`
     code = run_part(life, as_json=as_json, ends_with_stdin=ends_with_stdin)
     sys.exit(code)

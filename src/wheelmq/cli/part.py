@@ -19,6 +19,7 @@ import click
 
 from wheelmq.cli import stores
 from wheelmq.cli.ports import taken_text
+from wheelmq.config.errors import ConfigError
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.net.managed_process import CANNOT_START
 
@@ -65,7 +66,7 @@ def run_part(
         end_with_stdin()
     try:
         return (asyncio.Runner() if has_children else _fast_runner()).run(_until_signal(life))
-    except (CannotStart, OSError, BodyError) as error:
+    except (CannotStart, ConfigError, OSError, BodyError) as error:
         why = _why(error)
         log.error("%s", why)
         say(as_json, "failed", f"Error: {why}", why=why)

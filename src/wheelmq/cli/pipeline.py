@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from wheelmq.cli import stores
+from wheelmq.cli.credentials import key_of_file, own_access_key
 from wheelmq.cli.part import CannotStart, end_with_stdin, home_option, run_part, say
 from wheelmq.cli.tls_options import tls_options
 
 if TYPE_CHECKING:
+    from wheelmq.formats.wire.signature import AccessKey
     from wheelmq.system.tls_client import TlsOptions
 
 
@@ -29,6 +32,11 @@ if TYPE_CHECKING:
 @click.option(
     "--log-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder of logs. The default is HOME/logs."
 )
+@click.option(
+    "--credentials",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File with the access key for the lease, such as STORE/config/pipelineKey.json of the broker.",
+)
 @tls_options
 @click.option("--tls-options", "tls_json", hidden=True, help="The options for TLS as JSON, from the supervisor.")
 @click.option("--driver", is_flag=True, hidden=True, help="Run as the driver that the supervisor watches.")
@@ -41,6 +49,7 @@ def command(
     over_the_wire: bool,
     home: Path,
     log_dir: Path | None,
+    credentials: Path | None,
     driver: bool,
     ends_with_stdin: bool,
     tls: TlsOptions | None,
@@ -58,12 +67,14 @@ def command(
             end_with_stdin()
         sys.exit(_drive(what))
 
+    access_key = _access_key(credentials, home)
+
     async def life(stop: asyncio.Event) -> int:
         if not what.brokers and not what.namesrv:
             raise CannotStart("name a broker with --broker HOST:PORT, or a name server with --namesrv HOST:PORT")
         for broker in what.brokers:
             _check_broker(broker)
-        return await _supervise(stop, what)
+        return await _supervise(stop, what, access_key)
 
     sys.exit(run_part(life, as_json=False, ends_with_stdin=ends_with_stdin, has_children=True))
 
@@ -121,7 +132,18 @@ def _drive(what: _Work) -> int:
     return app.main([*arguments, "--log-dir", str(what.log_dir)])
 
 
-async def _supervise(stop: asyncio.Event, what: _Work) -> int:
+def _access_key(credentials: Path | None, home: Path) -> AccessKey | None:
+    """Return the access key for the lease: that of the option, of the environment, or of a broker with this home."""
+    from wheelmq.auth.inner_users import PIPELINE_KEY_NAME
+
+    if credentials is not None:
+        return key_of_file(credentials)
+    found = own_access_key()
+    local = home / stores.STORE / "config" / PIPELINE_KEY_NAME
+    return key_of_file(local) if found is None and local.exists() else found
+
+
+async def _supervise(stop: asyncio.Event, what: _Work, access_key: AccessKey | None) -> int:
     from wheelmq.pipeline.supervisor import PipelineSupervisor
     from wheelmq.system.clock import SystemClock
     from wheelmq.system.tls_client import TlsOptions
@@ -136,6 +158,7 @@ async def _supervise(stop: asyncio.Event, what: _Work) -> int:
         name=what.name,
         over_the_wire=what.over_the_wire,
         tls=None if what.tls is None else TlsOptions.from_json(what.tls),
+        access_key=access_key,
     )
     whom = [*what.brokers, *(f"the brokers at name server {server}" for server in what.namesrv)]
     click.echo(f"The pipeline starts for {', '.join(whom)}; its logs are in {what.log_dir}.")

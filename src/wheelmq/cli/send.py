@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from wheelmq.cli.credentials import own_settings
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import Duration, Seconds, duration_text, parse_time, remaining_text, time_text
 from wheelmq.cli.tls_options import tls_options
@@ -75,7 +76,7 @@ def command(
         raise click.UsageError("BODY is empty: a message needs one byte at least")
     clock = SystemClock()
     deliver_at_ms = None if at is None else _due_ms(at, clock.now_ms())
-    with plain_errors(namesrv), SyncProducer(namesrv, tls=tls, clock=clock) as producer:
+    with plain_errors(namesrv), SyncProducer(namesrv, own_settings(), tls=tls, clock=clock) as producer:
         try:
             result = producer.send(
                 topic,

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
+from wheelmq.auth.inner_users import new_inner_key
 from wheelmq.cli import exposure, stores
 from wheelmq.cli.exposure import Listener
 from wheelmq.cli.local_tls import broker_pairs, local_problem, local_tls, pairs_of
 from wheelmq.cli.log_tail import tail_text
+from wheelmq.cli.namesrv_auth import namesrv_auth_pairs
 from wheelmq.cli.ports import HOST, free_port, is_free, taken_text
 from wheelmq.client.connections import Connections
 from wheelmq.client.routes import RouteCache
@@ -33,6 +35,7 @@ from wheelmq.net.managed_process import Event, ManagedProcess
 from wheelmq.net.server_tls import ServerTls, open_server_tls
 from wheelmq.pipeline.supervisor import PipelineState, PipelineSupervisor
 from wheelmq.system.clock import Clock
+from wheelmq.system.credentials import variables_of
 from wheelmq.system.tls import ClientAuth, TlsError, TlsMode
 from wheelmq.system.tls_client import client_tls
 
@@ -84,6 +87,8 @@ class Stack:
         self.broker_address = f"{HOST}:{settings.broker_port or free_port(but=(namesrv_port,))}"
         self._registered_address = self.broker_address
         """The address that the broker gives to name servers and clients. The setting broker_ip changes it."""
+        self.access_key = new_inner_key()
+        """The access key of the parts. They know it from their environment as that of a super user."""
         self._listeners: dict[str, Listener] = {}
         self._problem: str | None = None
         self._tls: ServerTls | None = None
@@ -99,10 +104,11 @@ class Stack:
                 on_change=self._pipeline_changed,
                 master=settings.master,
                 tls=self._local_tls,
+                access_key=self.access_key,
             )
         self.dashboard_url: str | None = None
         self._dashboard = Dashboard(DashboardFigures(self._ask_broker, clock))
-        self._connections = Connections(tls=client_tls(self._local_tls))
+        self._connections = Connections(sign=self.access_key.sign, tls=client_tls(self._local_tls))
         self._routes = RouteCache((self.namesrv_address,), self._connections, timeout_s=1.0)
 
     @property
@@ -266,15 +272,20 @@ class Stack:
             clock=self._clock,
             on_event=heard,
             on_death=died,
+            environment=variables_of(self.access_key),
         )
         return child
 
     def _note_listener(self, name: str, event: Event) -> None:
         address = str(event.get("address"))
         host, port = str(event.get("listen_host", HOST)), int(address.rpartition(":")[2])
-        tls = TlsMode(event.get("tls", TlsMode.DISABLED))
         listener = Listener(
-            name, host, port, tls, needs_certificate=self.settings.tls.client_auth is ClientAuth.REQUIRE
+            name,
+            host,
+            port,
+            tls=TlsMode(event.get("tls", TlsMode.DISABLED)),
+            needs_certificate=self.settings.tls.client_auth is ClientAuth.REQUIRE,
+            has_users=bool(event.get("has_users")),
         )
         self._listeners[name] = listener
         if name == "broker":
@@ -286,7 +297,8 @@ class Stack:
         command = [*_wheelmq("nameserver"), "--home", str(self.home), "--port", self.namesrv_address.rpartition(":")[2]]
         if self.settings.namesrv_host is not None:
             command += ["--set", f"listen_host={self.settings.namesrv_host}"]
-        for pair in pairs_of(self.settings.tls):
+        auth = namesrv_auth_pairs(self.settings.config, self.settings.broker_settings, self.store)
+        for pair in (*pairs_of(self.settings.tls), *auth):
             command += ["--set", pair]
         config = self.settings.config
         return [*command, "--config", str(config)] if config is not None and is_toml(config) else command

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from wheelmq.cli.credentials import own_sign
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import MASTER_ID, BodyError
 from wheelmq.formats.wire.codes import RequestCode
@@ -36,7 +37,7 @@ class Switched:
 
 def switch(broker: str, namesrv: str, *, force: bool, tls: ClientTls | None = None) -> Switched:
     """Make the slave at `broker` the master. Raises SwitchRejected, CallError, Refused."""
-    slave = SyncConnection(broker, tls=tls)
+    slave = SyncConnection(broker, tls=tls, sign=own_sign())
     state = state_at(slave)
     if state.is_master:
         raise SwitchRejected(f"the broker at {broker} is the master already")
@@ -45,7 +46,7 @@ def switch(broker: str, namesrv: str, *, force: bool, tls: ClientTls | None = No
     least_end = 0
     handed_over = False
     if master is not None and master != broker:
-        least_end = _hand_over(slave, SyncConnection(master, tls=tls), broker, force=force)
+        least_end = _hand_over(slave, SyncConnection(master, tls=tls, sign=own_sign()), broker, force=force)
         handed_over = least_end > 0
     ext = headers.texts(leastLogEnd=least_end)
     slave.ask(Command(code=RequestCode.WMQ_PROMOTE, ext=ext))
@@ -71,7 +72,7 @@ def _master_of(state: ReplicationState, namesrv: str, tls: ClientTls | None) -> 
     ext = headers.texts(clusterName=state.cluster, brokerName=state.broker_name)
     for server in filter(None, namesrv.split(";")):
         try:
-            names = SyncConnection(server, tls=tls)
+            names = SyncConnection(server, tls=tls, sign=own_sign())
             answer = names.ask(Command(code=RequestCode.GET_BROKER_MEMBER_GROUP, ext=ext))
             address = bodies.read(answer.body, bodies.MemberGroup).broker_member_group.broker_addrs.get(MASTER_ID)
         except (CallError, Refused, BodyError):

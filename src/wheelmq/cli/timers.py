@@ -14,6 +14,7 @@ import click
 from wheelmq.cli import stores
 from wheelmq.cli import timers_view as view
 from wheelmq.cli.brokers import check_topic_is_known, find_brokers
+from wheelmq.cli.credentials import own_sign
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import parse_time
 from wheelmq.cli.tls_options import tls_options
@@ -239,7 +240,7 @@ def _answers(
     from wheelmq.net.sync_connection import SyncConnection
     from wheelmq.system.tls_client import client_tls
 
-    with closing(SyncConnection(address, tls=client_tls(tls))) as link:
+    with closing(SyncConnection(address, tls=client_tls(tls), sign=own_sign())) as link:
         place = 0
         while True:
             answer = _call(link, code, header(place))

@@ -171,7 +171,8 @@ BROKER_KEYS: Final = (
         "aclEnable",
         BOOLEAN,
         "false",
-        "there are no access lists, so all clients would have access: protect the network, then remove it",
+        "the access lists of RocketMQ 4 are not read: create users, write authenticationEnabled and "
+        "authorizationEnabled, then remove it",
     ),
     honoured("storeReplyMessageEnable", BOOLEAN, "true"),
     no_effect("enableDetailStat", BOOLEAN, "true", _STATS),

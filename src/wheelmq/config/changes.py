@@ -15,7 +15,7 @@ import msgspec
 
 from wheelmq.config import apache, properties, sources, toml_edit
 from wheelmq.config.errors import ConfigError
-from wheelmq.config.keys import ApacheKey, Treatment
+from wheelmq.config.keys import SECRETS, ApacheKey, Treatment
 from wheelmq.config.schema import Given, Schema, nearest
 from wheelmq.formats.wire.bodies import DataVersion
 from wheelmq.formats.wire.codes import ResponseCode
@@ -66,9 +66,11 @@ class Configuration(Generic[T]):
         self.version = DataVersion(timestamp=clock.now_ms())
 
     def text(self) -> bytes:
-        """Return the current settings as lines of Apache's names, sorted."""
+        """Return the current settings as lines of Apache's names, sorted, without secrets."""
         values = {}
         for key in self._schema.keys.values():
+            if key.name in SECRETS:
+                continue
             if key.treatment is Treatment.HONOURED:
                 values[key.name] = apache.written(self._schema.value(self._settings, key.ours))
             elif key.treatment is Treatment.REFUSED:

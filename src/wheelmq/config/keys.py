@@ -63,4 +63,4 @@ SECRETS: Final = frozenset(
         "tls.server.keyPassword",
     }
 )
-"""Keys whose values are never printed."""
+"""Keys whose values are never printed, returned or taken from a command line, which other users can read."""

@@ -13,7 +13,7 @@ from msgspec import inspect as shapes
 
 from wheelmq.config import setting
 from wheelmq.config.errors import ConfigError
-from wheelmq.config.keys import ApacheKey, Treatment
+from wheelmq.config.keys import SECRETS, ApacheKey, Treatment
 from wheelmq.config.setting import Declared, SettingsTable, SettingsTables
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -148,6 +148,12 @@ class Schema(Generic[T]):
 
     def apaches(self) -> dict[str, ApacheKey]:
         return {key.ours: key for key in self.keys.values() if key.treatment is Treatment.HONOURED}
+
+
+def is_secret(schema: Schema[Any], field: str) -> bool:
+    """Return whether the value of a setting is never printed."""
+    key = schema.apaches().get(field)
+    return key is not None and key.name in SECRETS
 
 
 def by_name(*tables: Iterable[ApacheKey]) -> dict[str, ApacheKey]:

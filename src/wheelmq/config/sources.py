@@ -10,7 +10,8 @@ from wheelmq.config import apache
 from wheelmq.config.apache import Reading
 from wheelmq.config.environment import variables
 from wheelmq.config.errors import ConfigError
-from wheelmq.config.schema import Given, Schema, nearest
+from wheelmq.config.keys import SECRETS
+from wheelmq.config.schema import Given, Schema, is_secret, nearest
 
 
 def read(file: Path | None, schema: Schema[Any], schemas: Callable[[], Iterable[Schema[Any]]]) -> Reading:
@@ -49,6 +50,12 @@ def is_toml(file: Path) -> bool:
 def read_pairs(pairs: Mapping[str, str], schema: Schema[Any]) -> Reading:
     """Return the values of `--set`, by WheelMQ's names or Apache's. Raises ConfigError."""
     ours = schema.fields
+    for name in pairs:
+        if name in SECRETS or is_secret(schema, schema.field_of(name) or ""):
+            raise ConfigError(
+                f"--set {name}: other users of this machine can read a command line. Write the value to a file of "
+                "settings that only you can read, and name it with -c"
+            )
     apaches = {name: value for name, value in pairs.items() if name in schema.keys and name not in ours}
     reading = apache.interpret(apaches, {name: f"--set {name}" for name in apaches}, schema)
     for name, value in pairs.items():

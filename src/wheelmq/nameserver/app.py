@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wheelmq.config.changes import Origin
 from wheelmq.config.tls import TlsSettings
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.nameserver.nameserver import NameServer
 from wheelmq.nameserver.settings import NameServerSettings
 from wheelmq.net.limits import Limits, SocketOptions
@@ -16,11 +17,26 @@ from wheelmq.system.open_files import connections_possible
 
 class NameServerApp:
     def __init__(
-        self, settings: NameServerSettings, origin: Origin | None = None, tls: TlsSettings | None = None
+        self,
+        settings: NameServerSettings,
+        origin: Origin | None = None,
+        access_key: AccessKey | None = None,
+        tls: TlsSettings | None = None,
     ) -> None:
+        """`access_key` is that of the processes of one `wheelmq up`.
+
+        Raises ConfigError, also if other machines could reach the name server without users, and OSError.
+        """
         self.settings = settings
         self._tls_settings = tls or TlsSettings()
-        self._core = NameServer(settings, disk=Disk(), clock=SystemClock(), origin=origin, tls=self._tls_settings)
+        self._core = NameServer(
+            settings,
+            disk=Disk(),
+            clock=SystemClock(),
+            origin=origin,
+            access_key=access_key,
+            tls=self._tls_settings,
+        )
         self._server: Server | None = None
         self._tls: ServerTls | None = None
 

@@ -15,7 +15,9 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.command_text import command_text
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import REPLACED_ADDRESS, HeaderError
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.nameserver import compressed
+from wheelmq.nameserver.access import NameServerAccess
 from wheelmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from wheelmq.nameserver.listings import Listings
 from wheelmq.nameserver.routes import EXPIRY_MS, LiveBroker, RouteTable
@@ -36,10 +38,15 @@ class NameServer:
         disk: Disk,
         clock: Clock,
         origin: Origin | None = None,
+        access_key: AccessKey | None = None,
         tls: TlsSettings | None = None,
     ) -> None:
-        """Create a name server. It answers requests for `settings` and `tls`, and changes them."""
+        """Create a name server. It answers requests for `settings` and `tls`, and changes them.
+
+        `access_key` is that of the processes of one `wheelmq up`. Raises ConfigError, OSError.
+        """
         self.settings = settings
+        self.access = NameServerAccess(settings, disk=disk, clock=clock, access_key=access_key)
         self.configuration = Configuration(
             NAME_SERVER,
             NameServerTables(nameserver=settings, tls=tls or TlsSettings()),
@@ -108,30 +115,41 @@ class NameServer:
 
     def tick(self, *, by_event: bool = True) -> None:
         now_ms = self._now_ms()
+        self.access.poll(now_ms)
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + self.settings.scan_interval_ms
             for address in self.routes.expire(now_ms):
                 log.info("removed broker %s: it did not register in time", address)
 
     def next_tick_ms(self) -> int:
-        return max(1, self._next_scan_ms - self._now_ms())
+        look_ms = self.access.next_ms()
+        next_ms = self._next_scan_ms if look_ms is None else min(look_ms, self._next_scan_ms)
+        return max(1, next_ms - self._now_ms())
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ms()
 
     def _serve(self, request: Command, connection: ServerConnection) -> Command:
-        handler = self._handlers.get(request.code)
-        if handler is None:
-            remark = f" request type {request.code} not supported"
-            return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
         try:
-            return handler(request, connection)
+            rejection = self.access.rejection(request, connection)
+            if rejection is not None:
+                return rejection
+            answer = self._answer(request, connection)
+            self.access.note(request, connection, answer)
+            return answer
         except (HeaderError, BodyError) as error:
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
         except Exception as error:
             what = command_text(request)
             self._log.exception(type(error).__name__, "request %s from %s failed", what, connection.peer)
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:1024])
+
+    def _answer(self, request: Command, connection: ServerConnection) -> Command:
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            remark = f" request type {request.code} not supported"
+            return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        return handler(request, connection)
 
     def _settings_changed(self, fields: frozenset[str]) -> None:
         self._next_scan_ms = 0

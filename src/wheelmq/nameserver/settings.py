@@ -61,6 +61,32 @@ class NameServerSettings(SettingsTable, kw_only=True):
         Count, Setting("wait_for_service_seconds", "waitSecondsForService", mutable=True)
     ] = 45
     """Seconds from the start without routes, with `waits_for_service`."""
+    authentication_enabled: Annotated[bool, Setting("authentication_enabled")] = False
+    """Whether each request needs the signature of a user. Brokers then need inner_client_authentication_credentials."""
+    authorization_enabled: Annotated[bool, Setting("authorization_enabled")] = False
+    """Whether each user, except super users, needs the rights that its requests need. Needs
+    `authentication_enabled`."""
+    auth_folder: Annotated[str, Setting("auth_folder")] = ""
+    """The folder with the users and access lists: the config folder of the store of a broker, or a copy of its
+    users.json and acls.json. The name server reads changed files within a second."""
+    auth_key_file: Annotated[str, Setting("auth_key_file")] = ""
+    """The file of the key that encrypts the secrets of the users. Empty means the path of the store with `.key` at its
+    end, where the store has `auth_folder`."""
+    auth_cluster: Annotated[str, Setting("auth_cluster")] = "DefaultCluster"
+    """The name of the resource of administration, as in `Cluster:DefaultCluster`."""
+    allow_unauthenticated: Annotated[bool, Setting("allow_unauthenticated")] = False
+    """Whether the name server starts without users although other machines can reach it. Then protect the network."""
+    audit_file: Annotated[str, Setting("audit_file")] = ""
+    """The file of the audit log, one JSON line per request of an administrator. Empty means no audit log;
+    `wheelmq nameserver` then writes HOME/logs/audit-nameserver.log."""
+
+    def check(self) -> None:
+        """Check that the users can be found."""
+        if self.authentication_enabled and not self.auth_folder:
+            raise ValueError(
+                "authentication_enabled needs auth_folder: name the config folder of the store of a broker, or a "
+                "folder with copies of its users.json and acls.json"
+            )
 
 
 class NameServerTables(SettingsTables, kw_only=True):

@@ -61,6 +61,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.peer = Host(b"\0\0\0\0", 0)
         self.is_open = False
         self.sends = True
+        self.user: str | None = None
         self.waiting_since: float | None = None
         self.last_request: tuple[int, int] | None = None
 

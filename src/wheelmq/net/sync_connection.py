@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
@@ -16,11 +17,18 @@ from wheelmq.system.tls_client import ClientTls, problem_text
 class SyncConnection:
     """One connection, opened at the first call and again after a loss. Only one thread may use it at a time.
 
-    `tls` encrypts it.
+    `tls` encrypts it. `sign` completes each request before it is sent.
     """
 
-    def __init__(self, address: str, timeout_s: float = 5.0, tls: ClientTls | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        timeout_s: float = 5.0,
+        tls: ClientTls | None = None,
+        sign: Callable[[Command], None] | None = None,
+    ) -> None:
         self.address = address
+        self._sign = sign
         self.timeout_s = timeout_s
         self._tls = tls
         self._socket: socket.socket | None = None
@@ -32,6 +40,8 @@ class SyncConnection:
             connection = self._connect()
             self._opaque = (self._opaque + 1) & 0x7FFF_FFFF
             command.opaque = self._opaque
+            if self._sign is not None:
+                self._sign(command)
             connection.sendall(frame.encode(command))
             while True:
                 answer = self._read(connection)

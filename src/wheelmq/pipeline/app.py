@@ -35,6 +35,7 @@ from wheelmq.pipeline.session import close_session, open_session, stand_back
 from wheelmq.pipeline.source import timer_source
 from wheelmq.pipeline.supervisor import HOLDER_VARIABLE
 from wheelmq.pipeline.turn_query import TurnQueries
+from wheelmq.system.credentials import take_access_key
 from wheelmq.system.tls_client import TlsOptions, client_tls
 
 PRELOAD: Final = "wheelmq.pipeline.preload"
@@ -84,6 +85,8 @@ def run(options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
     """Run turns until `stopping` returns True. Raises the error that ended the JVM."""
     os.environ[PRELOAD_VARIABLE] = PRELOAD
     holder_id = os.environ.pop(HOLDER_VARIABLE, None) or secrets.token_hex(16)  # workers must not inherit it
+    access_key = take_access_key(os.environ)  # nor this: tasks get only the token of the lease
+    sign = None if access_key is None else access_key.sign
     master = options.master or default_master(len(options.broker), may_grow=bool(options.namesrv))
     session = open_session("wheelmq", master=master, log_dir=options.log_dir)
     say("session", master=master, pid=os.getpid(), jvm=_jvm_pid())
@@ -95,7 +98,7 @@ def run(options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
         session.dataSource.register(source)
         turns = BrokerTurns(
             broker,
-            SyncConnection(broker, tls=client_tls(tls)),
+            SyncConnection(broker, tls=client_tls(tls), sign=sign),
             TurnQueries(session, broker, source.name(), over_the_wire=options.over_the_wire, tls=tls).start,
             say,
             name=options.name,
@@ -104,7 +107,7 @@ def run(options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
         turns.start()
         return turns
 
-    serving = Serving(options.broker, options.namesrv, begin, say, client_tls(tls))
+    serving = Serving(options.broker, options.namesrv, begin, say, client_tls(tls), sign)
     starting = True
     try:
         while not stopping():

@@ -104,6 +104,7 @@ class BrokerTurns:
         self._query: RunningQuery | None = None
         self._query_has_turned = False
         self._epoch = 0
+        self._token = ""
         self._renewed_s = 0.0
         """Time when the lease was last renewed or opened."""
         self._next_try_s = 0.0
@@ -159,7 +160,7 @@ class BrokerTurns:
             return
         self._last_problem = ""
         terms: dict[str, Any] = msgspec.json.decode(answer.body)
-        self._epoch = int(terms["epoch"])
+        self._epoch, self._token = int(terms["epoch"]), str(terms["token"])
         self._renewed_s = now_s
         reach("driver.opened")
         self._query_has_turned = False
@@ -169,7 +170,7 @@ class BrokerTurns:
     def _renew(self, query: RunningQuery, now_s: float) -> None:
         """Renew the lease. Stop the query when the lease is over, or when its turns are silent for too long."""
         try:
-            answer = self._ask(RequestCode.WMQ_PIPELINE_RENEW, epoch=self._epoch)
+            answer = self._ask(RequestCode.WMQ_PIPELINE_RENEW, epoch=self._epoch, token=self._token)
         except Refused as problem:
             self._give_up(query, str(problem))
             return

@@ -13,6 +13,7 @@ from typing import Final
 
 from wheelmq.pipeline import scratch
 from wheelmq.pipeline.java import JavaRuntime
+from wheelmq.system.credentials import SECRET_VARIABLES
 
 OURS: Final = "WHEELMQ_"
 MISSING_MODULE: Final = "jdk.incubator.vector"
@@ -36,7 +37,8 @@ def is_local_cluster(master: str) -> bool:
 
 
 def executor_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    return {f"spark.executorEnv.{name}": value for name, value in environ.items() if name.startswith(OURS) and value}
+    ours = {name: value for name, value in environ.items() if name.startswith(OURS) and value}
+    return {f"spark.executorEnv.{name}": value for name, value in ours.items() if name not in SECRET_VARIABLES}
 
 
 def local_cluster_environment(java: JavaRuntime, jars: Path) -> dict[str, str]:

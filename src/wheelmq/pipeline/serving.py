@@ -28,7 +28,10 @@ JOIN_S: Final = 20.0
 
 
 class Serving:
-    """The brokers that are served. `begin` starts to serve a broker, and `say` reports each change."""
+    """The brokers that are served. `begin` starts to serve a broker, and `say` reports each change.
+
+    `sign` signs the requests to name servers.
+    """
 
     def __init__(
         self,
@@ -37,9 +40,10 @@ class Serving:
         begin: Callable[[str], BrokerTurns],
         say: Callable[..., None],
         tls: ClientTls | None = None,
+        sign: Callable[[Command], None] | None = None,
     ) -> None:
         self._named = tuple(dict.fromkeys(brokers))
-        self._links = [SyncConnection(address, ASK_TIMEOUT_S, tls) for address in namesrv]
+        self._links = [SyncConnection(address, ASK_TIMEOUT_S, tls, sign) for address in namesrv]
         self._begin = begin
         self._say = say
         self._next_look_s = 0.0

@@ -35,6 +35,8 @@ FORMAT = "wheelmq.timer"
 BATCH_ROWS = 50_000
 VIEW = "view"
 """Name of an option. Spark passes option names in lower case."""
+TOKEN = "leasetoken"
+"""Name of the option with the token of the lease. Spark shows no value of an option whose name contains `token`."""
 AUTO = "auto"
 WIRE = "wire"
 TLS = "tls"
@@ -72,13 +74,15 @@ def timer_source(number: int) -> type[TimerSource]:
 class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     """Plans and reads the micro-batches of one lease.
 
-    Options: `broker` is HOST:PORT, and `terms` is the broker's JSON answer that gave the lease. With `view` = `wire`,
-    no task maps the store. `tls` is the JSON of the TlsOptions of connections, or missing.
+    Options: `broker` is HOST:PORT. `terms` is the broker's JSON answer that gave the lease, without its token, which is
+    in `leasetoken`. With `view` = `wire`, no task maps the store. `tls` is the JSON of the TlsOptions of connections,
+    or missing.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
         self._broker = options["broker"]
         self._terms: dict[str, Any] = msgspec.json.decode(options["terms"])
+        self._token = options[TOKEN]
         self._over_the_wire = options.get(VIEW, AUTO) == WIRE
         self._tls = client_tls(TlsOptions.from_json(options[TLS]) if TLS in options else None)
         self._link: SyncConnection | None = None
@@ -90,7 +94,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         """Return the broker's plan, or `start` unchanged without work. Raises when the lease is over."""
         if self._link is None:
             self._link = SyncConnection(self._broker, tls=self._tls)
-        ext = headers.texts(epoch=self._terms["epoch"], timeoutMs=1000)
+        ext = headers.texts(epoch=self._terms["epoch"], timeoutMs=1000, token=self._token)
         answer = self._link.call(Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext=ext))
         if answer.code == ResponseCode.PULL_NOT_FOUND:
             return start
@@ -147,7 +151,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
             return StoreView(root, sizes)
 
         def ask(kind: FileKind, name: str, ranges: Ranges) -> Segment:
-            ext = headers.texts(epoch=self._terms["epoch"], turn=turn, kind=kind, name=name)
+            ext = headers.texts(epoch=self._terms["epoch"], turn=turn, kind=kind, name=name, token=self._token)
             answer = link.call(Command(code=RequestCode.WMQ_PIPELINE_READ, ext=ext, body=ranges.tobytes()))
             if answer.code not in (ResponseCode.SUCCESS, *UNREADABLE):
                 raise Refused(answer)

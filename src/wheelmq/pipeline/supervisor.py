@@ -22,12 +22,14 @@ import msgspec
 
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.managed_process import Event, ManagedProcess
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.pipeline.processes import family, kill
 from wheelmq.pipeline.progress import LOOK_S, Progress, TurnProgress, answer_of
 from wheelmq.system.clock import Clock
+from wheelmq.system.credentials import variables_of
 from wheelmq.system.tls_client import TlsOptions, client_tls
 
 HOLDER_VARIABLE: Final = "WHEELMQ_HOLDER_ID"
@@ -64,7 +66,9 @@ class PipelineSupervisor:
         name: str | None = None,
         over_the_wire: bool = False,
         tls: TlsOptions | None = None,
+        access_key: AccessKey | None = None,
     ) -> None:
+        """`access_key` signs the requests to the brokers. The driver gets it through its environment."""
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self.state = PipelineState.DOWN
         self.jvm_pid: int | None = None
@@ -74,6 +78,7 @@ class PipelineSupervisor:
         self._clock = clock
         self._progress = Progress(self.name)
         self._tls = client_tls(tls)
+        self._sign = None if access_key is None else access_key.sign
         self._callers: dict[str, RpcClient] = {}
         self._hung: str | None = None
         """Reason to kill the last driver; None for a driver that died by itself."""
@@ -90,7 +95,7 @@ class PipelineSupervisor:
             clock=clock,
             on_event=self._heard,
             on_death=self._died,
-            environment={HOLDER_VARIABLE: secrets.token_hex(16)},
+            environment={HOLDER_VARIABLE: secrets.token_hex(16), **variables_of(access_key)},
         )
 
     def start(self) -> None:
@@ -134,7 +139,7 @@ class PipelineSupervisor:
     async def _ask(self, broker: str) -> TurnProgress | None:
         caller = self._callers.get(broker)
         if caller is None:
-            caller = self._callers[broker] = RpcClient(broker, tls=self._tls)
+            caller = self._callers[broker] = RpcClient(broker, sign=self._sign, tls=self._tls)
         try:
             answer = await caller.ask(Command(code=RequestCode.WMQ_METRICS), ANSWER_S)
         except (CallError, Refused):

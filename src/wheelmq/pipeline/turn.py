@@ -58,17 +58,18 @@ def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame
 def uploaded(rows: DataFrame, broker: str, terms: dict[str, Any], tls: TlsOptions | None = None) -> DataFrame:
     precision_ms = int(terms["precision_ms"])
     turn_rows = decide(rows, int(terms["roll_window_slots"]) * precision_ms, precision_ms)
-    return map_in_arrow(turn_rows, uploader(broker, int(terms["epoch"]), tls), SUMMARY)
+    upload = uploader(broker, int(terms["epoch"]), str(terms["token"]), tls)
+    return map_in_arrow(turn_rows, upload, SUMMARY)
 
 
 class Turn:
     """The function for foreachBatch. It runs the one action of the turn, and requests the commit from the broker."""
 
     def __init__(
-        self, broker: str, epoch: int, on_uploaded: Callable[[str], None], tls: TlsOptions | None = None
+        self, broker: str, epoch: int, token: str, on_uploaded: Callable[[str], None], tls: TlsOptions | None = None
     ) -> None:
         self._link = SyncConnection(broker, tls=client_tls(tls))
-        self._epoch = epoch
+        self._epoch, self._token = epoch, token
         self._on_uploaded = on_uploaded
 
     def __call__(self, summaries: DataFrame, batch_id: int) -> None:
@@ -80,7 +81,7 @@ class Turn:
         turn = winners[0].turn
         assert all(winner.turn == turn for winner in winners)
         body = msgspec.json.encode([winner.asDict() for winner in winners])
-        ext = headers.texts(epoch=self._epoch, turn=turn)
+        ext = headers.texts(epoch=self._epoch, turn=turn, token=self._token)
         self._link.ask(Command(code=RequestCode.WMQ_PIPELINE_COMMIT, ext=ext, body=body))
         reach("driver.committed")
         self._on_uploaded(f"turn {turn}: {sum(winner.rows for winner in winners)} rows in {len(winners)} parts")

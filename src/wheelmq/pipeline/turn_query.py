@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from wheelmq.pipeline.session import scratch_checkpoint, start_turns
-from wheelmq.pipeline.source import AUTO, TLS, VIEW, WIRE
+from wheelmq.pipeline.source import AUTO, TLS, TOKEN, VIEW, WIRE
 from wheelmq.pipeline.turn import Turn, uploaded
 from wheelmq.system.tls_client import TlsOptions
 
@@ -60,11 +60,13 @@ class TurnQueries:
     def start(self, lease: bytes, turned: Callable[[str], None]) -> TurnQuery:
         """Start a query under a lease, given as the broker's answer. It calls `turned` after each committed turn."""
         terms: dict[str, Any] = msgspec.json.decode(lease)
-        epoch = int(terms["epoch"])
+        epoch, token = int(terms["epoch"]), str(terms["token"])
+        shown = {name: value for name, value in terms.items() if name != "token"}
         reader = (
             self._session.readStream.format(self._source)
             .option("broker", self._broker)
-            .option("terms", lease.decode())
+            .option("terms", msgspec.json.encode(shown).decode())
+            .option(TOKEN, token)
             .option(VIEW, WIRE if self._over_the_wire else AUTO)
         )
         if self._tls is not None:
@@ -72,7 +74,7 @@ class TurnQueries:
         checkpoint = scratch_checkpoint()
         query = start_turns(
             uploaded(reader.load(), self._broker, terms, self._tls),
-            Turn(self._broker, epoch, turned, self._tls),
+            Turn(self._broker, epoch, token, turned, self._tls),
             checkpoint,
             name=f"timers of {terms['broker']}, epoch {epoch}",
         )

@@ -35,7 +35,7 @@ _SUMMARY_ARROW = pa.schema(
 
 
 def uploader(
-    broker: str, epoch: int, tls: TlsOptions | None
+    broker: str, epoch: int, token: str, tls: TlsOptions | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for mapInArrow. It uploads its partition, and yields one summary row if there are rows."""
 
@@ -52,7 +52,8 @@ def uploader(
         reach("task.upload")
         raw = rows.tobytes()
         link = SyncConnection(broker, tls=client_tls(tls))
-        chunks = send_chunks(link, raw, epoch=epoch, turn=turn, kind=kind, part=part, attempt=attempt)
+        place: dict[str, object] = {"turn": turn, "kind": kind, "part": part, "attempt": attempt}
+        chunks = send_chunks(link, raw, epoch=epoch, token=token, **place)
         reach("task.uploaded")
         summary = [[turn], [kind], [part], [attempt], [chunks], [len(rows)], [zlib.crc32(raw)]]
         yield pa.RecordBatch.from_arrays(
@@ -74,12 +75,15 @@ def to_rows(table: pa.Table) -> np.ndarray[Any, np.dtype[Any]]:
     return rows
 
 
-def send_chunks(link: SyncConnection, raw: bytes, *, epoch: int, turn: int, kind: str, part: int, attempt: int) -> int:
-    """Upload packed turn rows in chunks that fit a frame. Return the number of chunks. Raises CallError, Refused."""
+def send_chunks(link: SyncConnection, raw: bytes, **place: object) -> int:
+    """Upload packed turn rows in chunks that fit a frame. Return the number of chunks. Raises CallError, Refused.
+
+    `place` are the fields that all chunks share: epoch, token, turn, kind, part and attempt.
+    """
     size = CHUNK_ROWS * TURN_ROW.itemsize
     chunks = range(0, len(raw), size)
     for chunk, at in enumerate(chunks):
-        ext = headers.texts(epoch=epoch, turn=turn, kind=kind, part=part, attempt=attempt, chunk=chunk)
+        ext = headers.texts(**place, chunk=chunk)
         link.ask(Command(code=RequestCode.WMQ_PIPELINE_UPLOAD, ext=ext, body=raw[at : at + size]))
     link.close()
     return len(chunks)

@@ -21,6 +21,7 @@ class FakeConnection:
         self.is_open = True
         self.is_full = False
         self.sends = True
+        self.user: str | None = None
         self.waiting_since: float | None = None
         self.last_request: tuple[int, int] | None = None
         self.is_lost = False

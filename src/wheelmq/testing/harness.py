@@ -19,7 +19,9 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
+from wheelmq.auth.audit import AuditSink
 from wheelmq.broker.broker import Broker, open_broker
+from wheelmq.broker.parts import Inner
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.config.setting import nested, tables_of
 from wheelmq.formats.disk import properties as props
@@ -96,6 +98,7 @@ class BrokerHarness:
         block_worker: InlineWorker | HeldWorker | None = None,
         tables: InlineWorker | HeldWorker | None = None,
         seed: int = 0,
+        audit_sink: AuditSink | None = None,
         **settings: Any,
     ) -> None:
         self.clock = ManualClock() if clock is None else clock
@@ -115,6 +118,7 @@ class BrokerHarness:
             populating=self.background,
         )
         self.randomness = Random(seed)
+        self._inner = Inner(audit_sink=audit_sink)
         self.allows_failed_steps = False
         """Whether steps of a tick may fail. Otherwise their error is raised in the test."""
         self._settings = {**SMALL, **settings}
@@ -166,6 +170,7 @@ class BrokerHarness:
                 clock=self.clock,
                 workers=self._workers,
                 randomness=self.randomness,
+                inner=self._inner,
             )
         except BaseException:
             self.disk.release_locks()

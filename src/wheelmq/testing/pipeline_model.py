@@ -283,7 +283,12 @@ class PipelineModel:
         return answers
 
     def _ask(self, code: RequestCode, body: bytes = b"", **fields: object) -> Command:
+        """Send a request with the pipeline's signature if it opens a lease, and with the token of the lease else."""
         command = Command(code=code, ext=headers.texts(**fields), body=body)
+        if code == RequestCode.WMQ_PIPELINE_OPEN:
+            self.harness.broker.parts.pipeline_key.sign(command)
+        elif self.terms is not None:
+            command.ext["token"] = self.terms["token"]
         match self.fault(code, command):
             case Fault.LOSE_REQUEST:
                 raise CallError(f"{code.name} was lost")
@@ -320,3 +325,16 @@ def _shares(first: int, end: int, parts: int, grain: int) -> list[tuple[int, int
     count = (end - first) // grain
     bounds = np.unique([first + count * i // parts * grain for i in range(parts + 1)]).tolist()
     return [(a, b) for a, b in itertools.pairwise(bounds) if b > a]
+
+
+def open_lease(harness: BrokerHarness, name: str = "p", holder_id: str = "") -> Command:
+    """Return the signed request that opens a lease."""
+    ext = headers.texts(name=name, holderId=holder_id)
+    command = Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext=ext)
+    harness.broker.parts.pipeline_key.sign(command)
+    return command
+
+
+def lease_token(harness: BrokerHarness) -> str:
+    """Return the token of the last lease."""
+    return harness.broker.parts.pipeline.lease.token

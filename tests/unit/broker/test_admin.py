@@ -427,7 +427,11 @@ def test_no_replica_is_connected(harness: BrokerHarness) -> None:
 
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [(RequestCode.AUTH_LIST_USER, "users"), (RequestCode.POP_MESSAGE, "POP"), (RequestCode.GET_CLIENT_CONFIG, "")],
+    [
+        (RequestCode.GET_COLD_DATA_FLOW_CTR_INFO, "cold data"),
+        (RequestCode.POP_MESSAGE, "POP"),
+        (RequestCode.GET_CLIENT_CONFIG, ""),
+    ],
 )
 def test_a_rejected_request_code_gets_the_reason(harness: BrokerHarness, code: RequestCode, reason: str) -> None:
     """A code that Apache's broker does not serve either gets the remark of Apache's broker."""

@@ -27,7 +27,7 @@ def failing(disk: SimulatedDisk) -> mock._patch[mock.Mock]:
     """Let each write of consumerOffset.json fail."""
     real = disk.replace
 
-    def replace(path: Path, data: bytes, *, keep_previous: bool = False) -> None:
+    def replace(path: Path, data: bytes, *, keep_previous: bool = False, private: bool = False) -> None:
         if path.name == "consumerOffset.json":
             raise OSError(errno.EIO, "no")
         real(path, data, keep_previous=keep_previous)

@@ -31,6 +31,12 @@ from wheelmq.testing.pipeline_model import PipelineModel
 
 UNIT: Final = Path(__file__).parents[1]
 ELSEWHERE: Final = {
+    "authenticationEnabled": "broker/test_exposed_broker.py",
+    "authenticationWhitelist": "auth/test_gate.py",
+    "authorizationEnabled": "auth/test_gate.py",
+    "authorizationWhitelist": "auth/test_gate.py",
+    "initAuthenticationUser": "broker/test_user_requests.py",
+    "innerClientAuthenticationCredentials": "broker/test_user_requests.py",
     "autoCreateSubscriptionGroup": "broker/test_pull.py",
     "autoCreateTopicEnable": "broker/test_send.py",
     "accessMessageInMemoryMaxRatio": "broker/test_pull.py",

@@ -17,7 +17,7 @@ from wheelmq.net.errors import CallError, Refused
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.pipeline_model import Done, Fault, PipelineModel
+from wheelmq.testing.pipeline_model import Done, Fault, PipelineModel, lease_token
 from wheelmq.testing.workers import HeldWorker
 
 PACE_MS = 1000
@@ -208,7 +208,9 @@ class TestCommit:
         plan = model.plan()
         assert plan is not None
         winners = [model.hand_over(plan, task) for task in model.read(plan)]
-        answer = harness.ask_code(RequestCode.WMQ_PIPELINE_COMMIT, b"[]", epoch=model.epoch, turn=turn)
+        answer = harness.ask_code(
+            RequestCode.WMQ_PIPELINE_COMMIT, b"[]", epoch=model.epoch, turn=turn, token=lease_token(harness)
+        )
         assert answer.code == ResponseCode.INVALID_PARAMETER
         model.commit(plan, winners)
         self.finish(harness, model)
@@ -248,7 +250,9 @@ class TestCommit:
         self, harness: BrokerHarness, model: PipelineModel, body: bytes
     ) -> None:
         model.plan()
-        answer = harness.ask_code(RequestCode.WMQ_PIPELINE_COMMIT, body, epoch=model.epoch, turn=1)
+        answer = harness.ask_code(
+            RequestCode.WMQ_PIPELINE_COMMIT, body, epoch=model.epoch, turn=1, token=lease_token(harness)
+        )
         assert answer.code == ResponseCode.SYSTEM_ERROR
 
     def test_a_turn_may_have_many_parts_attempts_and_chunks(self, harness: BrokerHarness, model: PipelineModel) -> None:

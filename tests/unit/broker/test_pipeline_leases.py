@@ -16,7 +16,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import Refused
 from wheelmq.testing import invariants
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.pipeline_model import Done, PipelineModel
+from wheelmq.testing.pipeline_model import Done, PipelineModel, lease_token, open_lease
 from wheelmq.testing.workers import HeldWorker
 
 
@@ -25,6 +25,7 @@ class TestLease:
         model.open()
         assert model.terms == {
             "epoch": harness.broker.parts.timer.turns.epoch,
+            "token": lease_token(harness),
             "broker": "broker-a",
             "store_path": str(harness._folder.resolve()),
             "store_identity": harness.disk.identity(harness.broker.parts.paths.lock),
@@ -136,12 +137,12 @@ class TestLease:
 
     def test_an_opening_is_answered_once_the_epoch_is_on_disk(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, worker=HeldWorker()) as harness:
-            asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p", "holderId": "1"}))
+            asked = harness.submit(open_lease(harness, "p", "1"))
             harness.advance(500)
             assert asked.answer is None
             harness.run_jobs()
             assert asked.answer is not None and asked.answer.code == 0
-            late = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p", "holderId": "1"}))
+            late = harness.submit(open_lease(harness, "p", "1"))
             harness.advance(harness.broker.parts.settings.requests.response_timeout_ms)
             assert late.answer is not None and late.answer.code == ResponseCode.SYSTEM_ERROR
 
@@ -154,14 +155,16 @@ class TestLease:
 
     @pytest.mark.parametrize("code", [9100, 9101, 9102, 9103, 9104, 9105])
     def test_a_request_without_its_required_fields_is_rejected(self, harness: BrokerHarness, code: int) -> None:
-        assert harness.ask(Command(code=code)).code == ResponseCode.SYSTEM_ERROR
+        command = Command(code=code)
+        harness.broker.parts.pipeline_key.sign(command)
+        assert harness.ask(command).code == ResponseCode.SYSTEM_ERROR
 
 
 class TestSilence:
     """The answer to a renewal has the time since the last work for a turn."""
 
     def quiet_ms(self, harness: BrokerHarness, model: PipelineModel) -> int:
-        answer = harness.ask_code(RequestCode.WMQ_PIPELINE_RENEW, epoch=model.epoch)
+        answer = harness.ask_code(RequestCode.WMQ_PIPELINE_RENEW, epoch=model.epoch, token=lease_token(harness))
         return int(answer.ext["quietMs"])
 
     def test_the_quiet_time_grows_until_a_turn_makes_progress(

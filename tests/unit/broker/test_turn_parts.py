@@ -25,6 +25,10 @@ HOLDER = Holder("one", "a random id")
 OTHER = Holder("other", "another id")
 
 
+def anyone() -> None:
+    """Let any user keep the lease."""
+
+
 class Leases:
     """A lease over turns in memory."""
 
@@ -47,50 +51,50 @@ def leases() -> Leases:
 
 class TestLease:
     def test_a_new_store_counts_epochs_from_a_random_number(self, leases: Leases) -> None:
-        epoch = leases.lease.open(HOLDER)
+        epoch = leases.lease.open(HOLDER, anyone)
         assert epoch > EPOCHS_FROM and epoch % EPOCHS_FROM == 1
-        assert leases.lease.open(HOLDER) == epoch + 1
+        assert leases.lease.open(HOLDER, anyone) == epoch + 1
 
     def test_an_old_store_continues_its_epochs(self) -> None:
-        assert Leases(5 * EPOCHS_FROM + 3).lease.open(HOLDER) == 5 * EPOCHS_FROM + 4
+        assert Leases(5 * EPOCHS_FROM + 3).lease.open(HOLDER, anyone) == 5 * EPOCHS_FROM + 4
 
     def test_a_pipeline_turns_once_it_asked_for_a_plan_under_its_lease(self, leases: Leases) -> None:
-        leases.lease.open(HOLDER)
+        leases.lease.open(HOLDER, anyone)
         assert not leases.is_turning
         leases.lease.note_asked()
         assert leases.is_turning
-        leases.lease.open(HOLDER)
+        leases.lease.open(HOLDER, anyone)
         assert not leases.is_turning
 
     def test_a_lapsed_lease_is_not_turning(self, leases: Leases) -> None:
-        leases.lease.open(HOLDER)
+        leases.lease.open(HOLDER, anyone)
         leases.lease.note_asked()
         leases.clock.advance(LEASE_MS)
         assert not leases.is_turning
 
     def test_each_request_of_the_holder_is_progress(self, leases: Leases) -> None:
-        epoch = leases.lease.open(HOLDER)
+        epoch = leases.lease.open(HOLDER, anyone)
         leases.clock.advance(700)
         assert leases.lease.quiet_ms() == 700
         leases.lease.renew(epoch)
         assert leases.lease.quiet_ms() == 0
 
     def test_a_rejected_request_is_no_progress(self, leases: Leases) -> None:
-        epoch = leases.lease.open(HOLDER)
+        epoch = leases.lease.open(HOLDER, anyone)
         leases.clock.advance(700)
         with pytest.raises(Stale):
             leases.lease.renew(epoch - 1)
         with pytest.raises(LeaseHeld):
-            leases.lease.open(OTHER)
+            leases.lease.open(OTHER, anyone)
         assert leases.lease.quiet_ms() == 700
 
     def test_a_broker_that_failed_opens_and_renews_nothing(self, leases: Leases) -> None:
-        epoch = leases.lease.open(HOLDER)
+        epoch = leases.lease.open(HOLDER, anyone)
         leases.health.fail(OSError(5, "broken"))
         with pytest.raises(Stale, match="its disk failed"):
             leases.lease.renew(epoch)
         with pytest.raises(Stale, match="its disk failed"):
-            leases.lease.open(HOLDER)
+            leases.lease.open(HOLDER, anyone)
         assert leases.turns.epoch == epoch
 
 

@@ -20,7 +20,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.portions import RANGE
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.pipeline_model import PipelineModel, lease_token
 from wheelmq.testing.workers import HeldWorker
 
 DONE = reply(remark="done")
@@ -113,7 +113,8 @@ def test_the_answer_of_a_worker_waits_for_a_full_connection(tmp_path: Path) -> N
         harness.advance(1000)
         plan = model.plan()
         assert plan is not None
-        ext = headers.texts(epoch=plan.epoch, turn=plan.turn, kind="queue", name=TIMER_QUEUE)
+        token = lease_token(harness)
+        ext = headers.texts(epoch=plan.epoch, turn=plan.turn, kind="queue", name=TIMER_QUEUE, token=token)
         body = np.array([(0, QUEUE_UNIT.size)], RANGE).tobytes()
         asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_READ, ext=ext, body=body), harness.connect())
         harness.tick()

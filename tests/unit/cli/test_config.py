@@ -56,7 +56,11 @@ def test_check_finds_the_part_that_a_file_belongs_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("b.conf", "aclEnable=true\n", "line 1: aclEnable: true is refused: there are no access lists"),
+        (
+            "b.conf",
+            "aclEnable=true\n",
+            "line 1: aclEnable: true is refused: the access lists of RocketMQ 4 are not read",
+        ),
         ("b.conf", "a=\\u1\n", "b.conf, line 1: \\u1: write \\u and four hexadecimal digits"),
         ("b.conf", "timerPrecisionMs=300\n", "line 1: timerPrecisionMs: timer_precision_ms is 300: it must be one of"),
         ("b.conf", "brokerIP1=here\n", "line 1: brokerIP1: broker_ip is 'here': it must be an IPv4 address"),

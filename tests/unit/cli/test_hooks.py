@@ -155,7 +155,7 @@ def test_the_broker_process_loads_the_hooks(module: str, tmp_path: Path, monkeyp
     given: list[Hooks] = []
 
     class App:
-        def __init__(self, settings: object, origin: object, hooks: Hooks) -> None:
+        def __init__(self, settings: object, origin: object, hooks: Hooks, access_key: object) -> None:
             given.append(hooks)
             raise CannotStart("seen enough")
 

@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from wheelmq.broker.handlers import metrics as handler
+from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.pipeline_model import PipelineModel, lease_token, open_lease
 
 
 def metrics(harness: BrokerHarness) -> dict[str, Any]:
@@ -38,19 +40,19 @@ def test_metrics_count_pending_and_released_messages(harness: BrokerHarness) -> 
 
 
 def test_a_pipeline_is_turning_after_its_first_plan_request(harness: BrokerHarness) -> None:
-    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p", holderId="secret")
+    harness.ask(open_lease(harness, "p", "secret"))
     found = metrics(harness)["pipeline"]
     assert (found["holder"], found["is_held"], found["is_turning"]) == ("p", True, False)
-    harness.submit(_plan(found["epoch"]))
+    harness.submit(_plan(harness))
     harness.tick()
     assert metrics(harness)["pipeline"]["is_turning"] is True
-    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p", holderId="secret")
+    harness.ask(open_lease(harness, "p", "secret"))
     assert metrics(harness)["pipeline"]["is_turning"] is False  # a new lease without a request for a plan
 
 
 def test_a_pipeline_with_an_expired_lease_is_not_turning(harness: BrokerHarness) -> None:
-    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p", holderId="secret")
-    harness.submit(_plan(metrics(harness)["pipeline"]["epoch"]))
+    harness.ask(open_lease(harness, "p", "secret"))
+    harness.submit(_plan(harness))
     harness.advance(6000)
     found = metrics(harness)["pipeline"]
     assert (found["is_held"], found["is_turning"]) == (False, False)
@@ -80,7 +82,7 @@ def test_metrics_contain_the_reason_for_rejected_sends(harness: BrokerHarness) -
     assert (found["takes_sends"], found["refusal"]) == (False, "the disk is full")
 
 
-def _plan(epoch: int) -> Any:
-    from wheelmq.formats.wire.frame import Command
-
-    return Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext={"epoch": str(epoch), "timeoutMs": "1000"})
+def _plan(harness: BrokerHarness) -> Command:
+    epoch = metrics(harness)["pipeline"]["epoch"]
+    ext = headers.texts(epoch=epoch, timeoutMs=1000, token=lease_token(harness))
+    return Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext=ext)

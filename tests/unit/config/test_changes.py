@@ -115,7 +115,11 @@ def test_an_update_with_current_values_changes_nothing(conf: Running) -> None:
             ResponseCode.NO_PERMISSION,
             "waitTimeMillsInAckQueue has no effect: belongs to",
         ),
-        ("aclEnable=true", ResponseCode.NO_PERMISSION, "aclEnable is refused: there are no access lists"),
+        (
+            "aclEnable=true",
+            ResponseCode.NO_PERMISSION,
+            "aclEnable is refused: the access lists of RocketMQ 4 are not read",
+        ),
         ("fileReservdTime=1", ResponseCode.INVALID_PARAMETER, "did you mean fileReservedTime?"),
         (
             "fileReservedTime=soon",

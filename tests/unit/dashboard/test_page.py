@@ -17,7 +17,7 @@ from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.pipeline_model import PipelineModel, open_lease
 
 HOSTILE = "<script>alert('x')</script>&\"'<img src=x onerror=alert(1)>"
 
@@ -147,7 +147,7 @@ def test_the_page_reports_a_broker_that_does_not_answer(requests: CountedRequest
 
 
 def test_names_are_escaped_on_the_page(harness: BrokerHarness, requests: CountedRequests) -> None:
-    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name=HOSTILE)
+    harness.ask(open_lease(harness, HOSTILE))
     harness.broker.parts.health.reject_sends(HOSTILE)
     harness.send("T")
     found = read_figures(requests)

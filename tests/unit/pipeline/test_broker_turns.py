@@ -9,13 +9,13 @@ import pytest
 from py4j.protocol import Py4JError
 
 from wheelmq.broker.handlers.metrics import pipeline_metrics
-from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError
 from wheelmq.pipeline.broker_turns import LEFT_BEHIND_MAX, POLL_S, QUIET_S, RENEW_S, BrokerTurns
 from wheelmq.pipeline.progress import LOOK_S, Progress, answer_of
 from wheelmq.pipeline.session import SETTINGS
 from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import open_lease
 
 
 class HangingQuery:
@@ -48,6 +48,7 @@ class Wire:
     def call(self, command: Command) -> Command:
         if self.is_away:
             raise CallError("nobody answers")
+        self._harness.broker.parts.pipeline_key.sign(command)
         return self._harness.ask(command)
 
     def close(self) -> None:
@@ -110,7 +111,7 @@ def restart(harness: BrokerHarness) -> None:
 
 
 def lose_to_another(harness: BrokerHarness) -> None:
-    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="driver", holderId="id of driver")
+    harness.ask(open_lease(harness, "driver", "id of driver"))
 
 
 @pytest.mark.parametrize("over", [restart, lose_to_another])

@@ -14,7 +14,6 @@ _REPLICAS: Final = "belongs to a part of replication that WheelMQ does not have"
 _CONTROLLER: Final = "belongs to the controller, which elects masters of replicated brokers"
 _COLD: Final = "belongs to cold data: there is no tiered storage"
 _ROCKSDB: Final = "belongs to queues in RocksDB: WheelMQ has queue files"
-_ACCESS: Final = "belongs to users and access lists, which do not exist"
 
 UNSUPPORTED: Final[dict[Code, str]] = {
     Code.QUERY_BROKER_OFFSET: _UNSERVED,
@@ -66,16 +65,6 @@ UNSUPPORTED: Final[dict[Code, str]] = {
     Code.SET_COMMITLOG_READ_MODE: _COLD,
     Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ROCKSDB,
     Code.EXPORT_ROCKSDB_CONFIG_TO_JSON: _ROCKSDB,
-    Code.AUTH_CREATE_USER: _ACCESS,
-    Code.AUTH_UPDATE_USER: _ACCESS,
-    Code.AUTH_DELETE_USER: _ACCESS,
-    Code.AUTH_GET_USER: _ACCESS,
-    Code.AUTH_LIST_USER: _ACCESS,
-    Code.AUTH_CREATE_ACL: _ACCESS,
-    Code.AUTH_UPDATE_ACL: _ACCESS,
-    Code.AUTH_DELETE_ACL: _ACCESS,
-    Code.AUTH_GET_ACL: _ACCESS,
-    Code.AUTH_LIST_ACL: _ACCESS,
 }
 
 REASONS: Final[dict[int, str]] = {int(code): reason for code, reason in UNSUPPORTED.items() if reason != _UNSERVED}

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from wheelmq.broker.handler_table import COMMON, BoundHandler, HandlerTable
 from wheelmq.broker.handlers import (
+    acls,
     block_replicas,
     cleaning,
     config,
@@ -33,6 +34,7 @@ from wheelmq.broker.handlers import (
     timers,
     topics,
     transactions,
+    users,
 )
 from wheelmq.broker.parts import Parts
 
@@ -59,7 +61,7 @@ TABLES: Final[tuple[HandlerTable[Any], ...]] = (
         send.HANDLERS,
         transactions.HANDLERS,
     ),
-    *(timers.CHECK_POINT, timers.LISTINGS, timers.METRICS),
+    *(timers.CHECK_POINT, timers.LISTINGS, timers.METRICS, users.HANDLERS, acls.HANDLERS, pipeline.OPENING),
 )
 HANDLERS: Final = {code: handler for table in TABLES for code, handler in table.by_code.items()}
 assert len(HANDLERS) == sum(len(table.by_code) for table in TABLES), "two handlers serve one code"
@@ -75,6 +77,7 @@ def bind_handlers(parts: Parts) -> dict[int, BoundHandler]:
         **members.HANDLERS.bind(context, parts.member_changes),
         **metrics.HANDLERS.bind(sources),
         **pipeline.HANDLERS.bind(context, parts.pipeline),
+        **pipeline.OPENING.bind(context, parts.pipeline, parts.access),
         **pipeline_read.HANDLERS.bind(context, engine.timer, parts.pipeline),
         **query.HANDLERS.bind(context, engine),
         **replicas.HANDLERS.bind(context, parts.replication),
@@ -84,6 +87,8 @@ def bind_handlers(parts: Parts) -> dict[int, BoundHandler]:
         **timers.LISTINGS.bind(context, engine),
         **timers.METRICS.bind(parts.timer_metrics),
         **transactions.HANDLERS.bind(context, parts.transactions),
+        **users.HANDLERS.bind(parts.access),
+        **acls.HANDLERS.bind(parts.access),
     }
     assert bound.keys() == HANDLERS.keys(), "no handler is without its parts"
     return bound

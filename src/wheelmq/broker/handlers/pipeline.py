@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from wheelmq.broker.access import AccessControl
 from wheelmq.broker.answers import Answer, Deferred, reply
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.context import Context
@@ -23,15 +24,22 @@ from wheelmq.formats.wire.headers import PipelineHeader, TurnHeader, UploadHeade
 PLAN_WAIT_MS_MAX = 1000
 
 HANDLERS: Final[HandlerTable[[Context, TurnCoordinator]]] = HandlerTable()
+OPENING: Final[HandlerTable[[Context, TurnCoordinator, AccessControl]]] = HandlerTable()
 
 
-@HANDLERS.serves(RequestCode.WMQ_PIPELINE_OPEN)
-def open_lease(request: Request, context: Context, coordinator: TurnCoordinator) -> Answer:
-    """Grant a lease. The answer has the data that tasks need to read the store."""
+@OPENING.serves(RequestCode.WMQ_PIPELINE_OPEN)
+def open_lease(request: Request, context: Context, coordinator: TurnCoordinator, access: AccessControl) -> Answer:
+    """Grant a lease. The answer has its token, and the data that tasks need to read the store."""
     header = request.header(PipelineHeader)
     holder = Holder(header.name, header.holder_id, peer_text(request.connection))
     granted = Deferred()
-    coordinator.open(holder, granted.callback(lambda epoch: reply(body=msgspec.json.encode(_terms(context, epoch)))))
+
+    def terms(lease: tuple[int, str]) -> Command:
+        epoch, token = lease
+        return reply(body=msgspec.json.encode(_terms(context, epoch, token)))
+
+    opened = granted.callback(terms)
+    coordinator.open(holder, access.pipeline_check(request.connection), lambda epoch, token: opened((epoch, token)))
 
     def late() -> Command:
         return reply(ResponseCode.SYSTEM_ERROR, "the flush of the new epoch did not end in time")
@@ -39,10 +47,11 @@ def open_lease(request: Request, context: Context, coordinator: TurnCoordinator)
     return context.holds.with_deadline(request, granted, context.settings.requests.response_timeout_ms, late)
 
 
-def _terms(context: Context, epoch: int) -> dict[str, object]:
+def _terms(context: Context, epoch: int, token: str) -> dict[str, object]:
     settings = context.settings
     return {
         "epoch": epoch,
+        "token": token,
         "broker": settings.broker.name,
         "store_path": str(settings.store.path.resolve()),
         "store_identity": context.store.disk.identity(context.store.paths.lock),
@@ -60,6 +69,7 @@ def next_plan(request: Request, context: Context, coordinator: TurnCoordinator) 
 
     def attempt(last: bool) -> Command | None:
         try:
+            coordinator.lease.check(header.epoch, header.token)
             plan = coordinator.next_plan(header.epoch)
         except Stale as stale:  # an answer like that of a turn without work: the request is served
             return turn_rejection(stale)
@@ -74,7 +84,9 @@ def next_plan(request: Request, context: Context, coordinator: TurnCoordinator) 
 @HANDLERS.serves(RequestCode.WMQ_PIPELINE_RENEW)
 def renew(request: Request, context: Context, coordinator: TurnCoordinator) -> Answer:
     """Renew the lease. The answer says for how long its turns made no progress, because one may hang."""
-    coordinator.turns.renew(request.header(TurnHeader).epoch, context.clock.monotonic_ms())
+    header = request.header(TurnHeader)
+    coordinator.lease.check(header.epoch, header.token)
+    coordinator.turns.renew(header.epoch, context.clock.monotonic_ms())
     return reply(quietMs=coordinator.lease.quiet_ms())
 
 
@@ -83,6 +95,7 @@ def upload(request: Request, context: Context, coordinator: TurnCoordinator) -> 
     """Receive one chunk of the rows of a task attempt."""
     header = request.header(UploadHeader)
     turns = coordinator.turns
+    coordinator.lease.check(header.epoch, header.token)
     turns.renew(header.epoch, context.clock.monotonic_ms())
     key = (header.kind, header.part, header.attempt)
     turns.upload(header.epoch, header.turn, key, header.chunk, request.body)
@@ -94,6 +107,7 @@ def upload(request: Request, context: Context, coordinator: TurnCoordinator) -> 
 def commit(request: Request, context: Context, coordinator: TurnCoordinator) -> Answer:
     """Commit the turn with the task attempts that the body names."""
     header = request.header(TurnHeader)
+    coordinator.lease.check(header.epoch, header.token)
     winners = bodies.read(request.body, list[Part])
     coordinator.commit(header.epoch, header.turn, winners)
     return reply(turn=coordinator.turns.turn)

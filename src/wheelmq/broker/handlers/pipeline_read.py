@@ -37,6 +37,7 @@ def read(request: Request, context: Context, timer: Timer, coordinator: TurnCoor
     """Return ranges of the store's files: as many of the requested ones as fit into an answer."""
     header = request.header(ReadHeader)
     turns = timer.turns
+    coordinator.lease.check(header.epoch, header.token)
     turns.renew(header.epoch, context.clock.monotonic_ms())
     plan = turns.under_way(header.epoch, header.turn)
     coordinator.lease.note_progress()

@@ -30,7 +30,8 @@ HANDLERS: Final[HandlerTable[[Context, Engine]]] = HandlerTable()
 def query_message(request: Request, context: Context, engine: Engine) -> Answer:
     """Return the records of a topic with a key, stored within a time range. Some may only share the hash of the key.
 
-    These include pending messages in blocks.
+    These include pending messages in blocks. A record of another topic with the same hash is left out: its sender may
+    have chosen the key for that.
     """
     header = request.header(QueryMessageHeader)
     is_unique = request.ext.get(UNIQUE_KEY_QUERY) == "true"
@@ -57,7 +58,8 @@ def query_message(request: Request, context: Context, engine: Engine) -> Answer:
 def _found(header: QueryMessageHeader, most: int, index: MessageIndex, search: KeySearch, log: CommitLog) -> Command:
     found = index.find(header.topic, header.key, Millis(header.begin_timestamp), Millis(header.end_timestamp), most)
     records = (log.record_at(position) for position in found.positions)
-    spans = [(record.position, record.size) for record in records if record is not None]
+    mine = [record for record in records if record is not None and record.message.topic == header.topic]
+    spans = [(record.position, record.size) for record in mine]
     in_blocks = list(islice(search.records(header.begin_timestamp, header.end_timestamp), most - len(spans)))
     if not spans and not in_blocks:
         raise _not_found()

@@ -57,7 +57,7 @@ class BlockSync:
         replica_id = parts.role.broker_id
         link = BlockLink(parts.engine, parts.block_copies, parts.clock, replica_id=replica_id, epoch=self._epoch)
         parts.replication.block_link = link
-        requests = RpcClient(self._address, tls=self._tls)
+        requests = RpcClient(self._address, sign=parts.sign, tls=self._tls)
         try:
             while not parts.role.is_master:
                 request = link.next_request()

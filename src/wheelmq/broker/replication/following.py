@@ -125,7 +125,7 @@ class Following:
             self._log.warn("tables", "no name server knows the master: its blocks and tables are not copied")
             await self._stream_log(chosen, has_epochs=False, on_agreed=lambda epoch: None)
             return
-        requests = RpcClient(address.broker, tls=self._tls)
+        requests = RpcClient(address.broker, sign=self._broker.parts.sign, tls=self._tls)
         try:
             state = await state_of(requests)
             if state is not None and not state.is_master:

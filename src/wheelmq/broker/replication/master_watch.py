@@ -106,7 +106,7 @@ class MasterWatch:
     async def _ask_successor(self, address: str) -> LaterMaster | None:
         """Return the successor of this broker once it is the master. Take the role back if it will not be."""
         own = self._parts.epochs.last
-        requests = RpcClient(address, tls=self._tls)
+        requests = RpcClient(address, sign=self._parts.sign, tls=self._tls)
         try:
             state = await state_of(requests)
         except (CallError, Refused):
@@ -122,7 +122,7 @@ class MasterWatch:
     async def _ask(self, server: str) -> LaterMaster | None:
         """Return the later master that a name server knows. Raises CallError if one of the two does not answer."""
         node, own = self._parts.settings.broker, self._parts.epochs.last
-        names = RpcClient(server, tls=self._tls)
+        names = RpcClient(server, sign=self._parts.sign, tls=self._tls)
         try:
             ext = headers.texts(clusterName=node.cluster, brokerName=node.name)
             answer = await names.ask(Command(code=RequestCode.GET_BROKER_MEMBER_GROUP, ext=ext), TIMEOUT_S)
@@ -136,7 +136,7 @@ class MasterWatch:
         return await self._later(address, -1 if own is None else own.number)
 
     async def _later(self, address: str, own_epoch: int) -> LaterMaster | None:
-        requests = RpcClient(address, tls=self._tls)
+        requests = RpcClient(address, sign=self._parts.sign, tls=self._tls)
         try:
             state = await state_of(requests)
         except Refused as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from wheelmq.broker.connection import Connection
@@ -86,10 +87,16 @@ class Clients:
         found = self._groups_produced_for.get(client_id)
         return next(reversed(found.values()))[0] if found else None
 
-    def available_producer(self, group: str, turn: int) -> Connection | None:
-        """Return the connection of a producer of `group`, each in turn, preferably one that is not full."""
+    def available_producer(
+        self, group: str, turn: int, may_see: Callable[[Connection], bool] = lambda connection: True
+    ) -> Connection | None:
+        """Return the connection of a producer of `group`, each in turn, preferably one that is not full.
+
+        A connection that may not see the message is left out.
+        """
         members = self.producers.get(group, {}).values()
-        connections = [one for one in {id(c.connection): c.connection for c in members}.values() if one.is_open]
+        found = {id(one.connection): one.connection for one in members}.values()
+        connections = [one for one in found if one.is_open and may_see(one)]
         turned = [connections[(turn + i) % len(connections)] for i in range(len(connections))]
         return next((one for one in turned if not one.is_full), turned[0] if turned else None)
 

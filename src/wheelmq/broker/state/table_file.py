@@ -43,14 +43,20 @@ class TableFile:
         worker: Worker,
         take: Callable[[], Any],
         written: Callable[[int, OSError | None], None] = lambda upto, error: None,
+        *,
+        private: bool = False,
     ) -> None:
-        """`written` is called after each write, with the number of changes in it and its error, before any waiter."""
+        """`written` is called after each write, with the number of changes in it and its error, before any waiter.
+
+        Only its owner can read a `private` file.
+        """
         self.path = path
         self._disk = disk
         self._clock = clock
         self._flight = SingleFlight(worker)
         self._take = take
         self._written = written
+        self._is_private = private
         self._changes = 0
         self._saved = 0
         """Changes that the file holds."""
@@ -92,7 +98,7 @@ class TableFile:
             return
         upto, value = self._changes, self._take()
         self._flight.submit(
-            lambda: config_file.save(self._disk, self.path, value),
+            lambda: config_file.save(self._disk, self.path, value, private=self._is_private),
             done=lambda _: self._ended(upto, monotonic_ms, None),
             failed=lambda error: self._ended(upto, monotonic_ms, error),
         )
@@ -106,7 +112,7 @@ class TableFile:
         """Write the table on the calling thread, for a clean stop."""
         if self._changes > self._saved:
             try:
-                config_file.save(self._disk, self.path, self._take())
+                config_file.save(self._disk, self.path, self._take(), private=self._is_private)
                 self._saved = self._changes
                 self._written(self._saved, None)
             except OSError as error:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from wheelmq.broker.calls import Calls
+from wheelmq.broker.connection import Connection
 from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.clients import Clients
@@ -46,14 +47,19 @@ class TransactionChecks:
         clients: Clients,
         calls: Calls,
         rejection: Callable[[], str | None],
+        may_check: Callable[[Connection, str], bool],
     ) -> None:
-        """While `rejection` returns a reason to store no messages, no half message is put back."""
+        """While `rejection` returns a reason to store no messages, no half message is put back.
+
+        `may_check` returns whether a producer may see the messages of a topic. Anyone can join a producer group.
+        """
         self._transactions = transactions
         self._store = store
         self._settings = settings
         self._clients = clients
         self._calls = calls
         self._rejection = rejection
+        self._may_check = may_check
         self._role = role
         self._due_ms = store.clock.monotonic_ms() + settings.transactions.check_interval_ms
         """When the next round is due."""
@@ -144,7 +150,8 @@ class TransactionChecks:
     def _ask(self, half: Record, stored: Appended) -> None:
         """Ask a producer of the group, if one is connected. `stored` is the new place of the half message."""
         group = half.message.properties.get(props.PRODUCER_GROUP, "")
-        connection = self._clients.available_producer(group, self._asked)
+        topic, _ = halves.real_queue(half.message)
+        connection = self._clients.available_producer(group, self._asked, lambda one: self._may_check(one, topic))
         self._asked += 1
         if connection is None:
             log.warning("transactions: no producer of the group %r is connected to check a transaction", group)

@@ -62,12 +62,16 @@ class TurnCoordinator:
         """For tasks that cannot map the store."""
         self._look_ms = 0
 
-    def open(self, holder: Holder, done: Callable[[int], None]) -> None:
-        """Open a lease. `done` gets its epoch once that is durable. Raises LeaseHeld, Stale."""
-        epoch = self.lease.open(holder)
+    def open(self, holder: Holder, check_holder: Callable[[], None], done: Callable[[int, str], None]) -> None:
+        """Open a lease. `done` gets its epoch and token once the epoch is durable. Raises LeaseHeld, Stale.
+
+        `check_holder` raises PeerError once the user of `holder` has lost the right to the lease.
+        """
+        epoch = self.lease.open(holder, check_holder)
+        token = self.lease.token
         self.pace.restart()
         self.fallback.note_lease(self.lease.progress_ms)
-        self._marks.save(lambda: done(epoch))
+        self._marks.save(lambda: done(epoch, token))
 
     def next_plan(self, epoch: int) -> TurnPlan | None:
         """Return the plan to work on now, or None while there is no reason for one. Raises Stale."""

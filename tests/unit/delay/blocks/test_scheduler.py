@@ -61,7 +61,7 @@ def test_messages_flushed_while_a_turn_is_planned_are_delivered(tmp_path: Path, 
         worker.work()
         worker.report()
         assert model.terms is not None
-        fields = headers.texts(epoch=model.terms["epoch"], timeoutMs=0)
+        fields = headers.texts(epoch=model.terms["epoch"], timeoutMs=0, token=model.terms["token"])
         asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext=fields))
         harness.tick()
         assert asked.answer is not None

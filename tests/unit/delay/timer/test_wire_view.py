@@ -25,7 +25,7 @@ from wheelmq.system.workers import InlineWorker
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.pipeline_model import PipelineModel, lease_token
 from wheelmq.testing.workers import HeldWorker
 
 V6 = bytes(range(16))
@@ -200,6 +200,7 @@ class TestReadRequests:
             "turn": 1,
             "kind": kind,
             "name": TIMER_QUEUE,
+            "token": lease_token(harness),
             **fields,
         }
         return harness.ask_code(RequestCode.WMQ_PIPELINE_READ, raw, **named)
@@ -323,7 +324,8 @@ class TestReadRequests:
         from wheelmq.formats.wire import headers
         from wheelmq.formats.wire.frame import Command
 
-        ext = headers.texts(epoch=harness.broker.parts.timer.turns.epoch, turn=1, kind="queue", name=TIMER_QUEUE)
+        epoch, token = harness.broker.parts.timer.turns.epoch, lease_token(harness)
+        ext = headers.texts(epoch=epoch, turn=1, kind="queue", name=TIMER_QUEUE, token=token)
         return Command(code=RequestCode.WMQ_PIPELINE_READ, ext=ext, body=np.array(ranges, RANGE).tobytes())
 
 

@@ -13,11 +13,12 @@ class PipelineHeader(Header):
 
 
 class TurnHeader(Header):
-    """WMQ_PIPELINE_PLAN, _RENEW, _COMMIT: the lease and the turn."""
+    """WMQ_PIPELINE_PLAN, _RENEW, _COMMIT: the lease with its token, and the turn."""
 
     epoch: Int64
     turn: Int64 = 0
     timeout_ms: Int64 = 1000
+    token: str = ""
 
 
 class UploadHeader(Header):
@@ -29,6 +30,7 @@ class UploadHeader(Header):
     part: Int32
     attempt: Int64
     chunk: Int64
+    token: str = ""
 
 
 class ReadHeader(Header):
@@ -38,6 +40,7 @@ class ReadHeader(Header):
     turn: Int64
     kind: str
     name: str = ""
+    token: str = ""
 
 
 class PortionHeader(Header):
