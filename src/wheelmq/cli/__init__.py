@@ -27,6 +27,8 @@ COMMANDS: Final = (
     "promote",
     "pipeline",
     "config",
+    "users",
+    "acl",
 )
 
 

@@ -105,10 +105,19 @@ class RouteCache:
 
     async def brokers(self) -> dict[str, str]:
         """Return the master address of every registered broker, by broker name. Raises NoNameServer, Refused."""
+        return bodies.masters((await self._cluster()).broker_addr_table.values())
+
+    async def masters_and_slaves(self) -> list[str]:
+        """Return the addresses of all registered brokers, masters first. Raises NoNameServer, Refused."""
+        brokers = (await self._cluster()).broker_addr_table.values()
+        found = sorted((broker_id, address) for one in brokers for broker_id, address in one.broker_addrs.items())
+        return [address for _, address in found]
+
+    async def _cluster(self) -> ClusterInfo:
         answer = await self.ask_servers(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
         if answer.code != ResponseCode.SUCCESS:
             raise Refused(answer)
-        return bodies.masters(_read(answer, ClusterInfo).broker_addr_table.values())
+        return _read(answer, ClusterInfo)
 
     async def ask_servers(self, command: Command) -> Command:
         """Return the first answer of a name server. Raises NoNameServer."""
