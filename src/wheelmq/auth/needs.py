@@ -70,6 +70,23 @@ def pipeline() -> Need:
     return Need(f"Cluster {PIPELINE}: {Action.UPDATE}", lambda command, here: (PIPELINE_RIGHT,))
 
 
+def replica() -> Need:
+    """Return the need of a replica that copies all messages, or confirms its copy of them."""
+    return Need(f"Cluster {REPLICATION}: {Action.GET}", lambda command, here: (REPLICATION_RIGHT,))
+
+
+def replica_ticket() -> Need:
+    """Return the need of a replica that wants a ticket for the HA port, and so all bytes of the log."""
+
+    def rights(command: Command, here: Surroundings) -> Iterable[Right]:
+        return (REPLICATION_RIGHT,) if command.ext.get("wantsTicket", "false") != "false" else ()
+
+    return Need(f"with wantsTicket, Cluster {REPLICATION}: {Action.GET}", rights)
+
+
+REPLICATION: Final = "wheelmq_replication"
+"""The name of the resource of replicas. A list grants it as `Cluster:wheelmq_replication`."""
+REPLICATION_RIGHT: Final = Right(Resource(ResourceKind.CLUSTER, REPLICATION), frozenset({Action.GET}))
 PIPELINE: Final = "wheelmq_pipeline"
 """The name of the resource of the pipeline. A list grants it as `Cluster:wheelmq_pipeline`."""
 PIPELINE_RIGHT: Final = Right(Resource(ResourceKind.CLUSTER, PIPELINE), frozenset({Action.UPDATE}))

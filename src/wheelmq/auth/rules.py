@@ -19,7 +19,7 @@ from wheelmq.formats.wire.codes import RequestCode as Code
 
 @dataclass(frozen=True)
 class Rule:
-    """What a request needs. A user needs each of `needs`; with authentication, each request needs a user."""
+    """The needs of a request. A user needs each of `needs`; with authentication, each request needs a user."""
 
     needs: tuple[Need, ...] = ()
     why_free: str = ""
@@ -60,6 +60,7 @@ _GET: Final = _of(cluster(GET))
 _UPDATE: Final = _audited(cluster(UPDATE))
 _CHANGE_USERS: Final = Rule((cluster(UPDATE),), is_audited=True, is_local_without_users=True)
 _READ_USERS: Final = Rule((cluster(GET),), is_audited=True, is_local_without_users=True)
+_COPY: Final = _of(needs.replica())
 _LEASE: Final = Rule(by_lease=True)
 _TO_CLIENTS: Final = Rule(why_free="a broker sends it to clients, and serves it to nobody")
 _UNSERVED: Final = Rule(why_free="no server serves it")
@@ -223,12 +224,12 @@ RULES: Final[dict[Code, Rule]] = {
     Code.WMQ_METRICS: _GET,
     Code.WMQ_COUNT_TIMERS: _of(topic_or_cluster("topic", GET)),
     Code.WMQ_FIND_TIMERS: _QUEUE,
-    Code.WMQ_REPLICATION_STATE: _GET,
+    Code.WMQ_REPLICATION_STATE: _of(cluster(GET), needs.replica_ticket()),
     Code.WMQ_GET_FILTERS: _GET,
     Code.WMQ_PROMOTE: _UPDATE,
     Code.WMQ_HAND_OVER: _UPDATE,
-    Code.WMQ_CHECK_BLOCKS: _GET,
-    Code.WMQ_READ_BLOCKS: _GET,
+    Code.WMQ_CHECK_BLOCKS: _COPY,
+    Code.WMQ_READ_BLOCKS: _COPY,
     # Not served to anybody
     **dict.fromkeys(
         (
@@ -266,9 +267,12 @@ UNKNOWN: Final = Rule(why_free="the code is unknown, so the answer is that it is
 LONG_POLLS: Final = frozenset((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE))
 """Requests that may be held for long. Their rights are checked again before their answer leaves."""
 NEVER_LISTED: Final = frozenset(
-    code for code in Code if code.name.startswith(("AUTH_", "WMQ_PIPELINE_")) or code is Code.UPDATE_BROKER_CONFIG
+    code
+    for code in Code
+    if code.name.startswith(("AUTH_", "WMQ_PIPELINE_"))
+    or code in (Code.UPDATE_BROKER_CONFIG, Code.WMQ_REPLICATION_STATE, Code.WMQ_CHECK_BLOCKS, Code.WMQ_READ_BLOCKS)
 )
-"""Codes that no whitelist may have: with one of them, anyone could get all other rights."""
+"""Codes that no whitelist may have: with one of them, anyone could get all other rights, or all messages."""
 
 
 def rule_of(code: int) -> Rule:

@@ -40,6 +40,7 @@ from wheelmq.broker.replication.replica_log import ReplicaLog
 from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.replication.replication import Replication
 from wheelmq.broker.replication.role import Role
+from wheelmq.broker.replication.tickets import ReplicaTickets
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.slices import Slices
@@ -221,8 +222,9 @@ class Parts:
 
     def _open_replication(self) -> None:
         settings = self.settings.replication
+        tickets = ReplicaTickets(self.clock) if self.settings.auth.authentication_enabled else None
         self.epochs = Epochs(self.disk, self.paths)
-        self.replicas = Replicas(self.store.log, self.epochs, self.role, settings, self.clock)
+        self.replicas = Replicas(self.store.log, self.epochs, self.role, settings, self.clock, tickets)
         self.acks = ReplicaAcks(self.replicas, settings, self.clock)
         self.block_source = BlockSource(
             self.block_scheduler, self.timer.pending.done, self.replicas, self.holds, settings, self.clock

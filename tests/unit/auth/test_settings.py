@@ -38,6 +38,7 @@ def build(**given: Any) -> Any:
         ({"authentication_whitelist": "3001"}, "AUTH_CREATE_USER"),
         ({"authorization_whitelist": "25"}, "UPDATE_BROKER_CONFIG"),
         ({"authorization_whitelist": "9100"}, "WMQ_PIPELINE_OPEN"),
+        ({"authorization_whitelist": "9120"}, "WMQ_REPLICATION_STATE"),
         ({"init_authentication_user": SECRET}, '{"username":"NAME","password":"SECRET"}'),
         ({"init_authentication_user": f'{{"username":"","password":"{SECRET}"}}'}, "write"),
         ({"init_authentication_user": '{"username":"a b","password":"123456"}'}, "no name"),

@@ -136,6 +136,8 @@ def sample(harness: BrokerHarness, code: Code) -> Command:
         "attempt": 0,
         "chunk": 0,
         "stepMs": 1000,
+        "wantsTicket": True,
+        "successor": "h:1",
     }
     body = msgspec.json.encode(BODIES[code]) if code in BODIES else RAW.get(code, b"")
     return Command(code=code, ext=headers.texts(**fields), body=body)

@@ -15,7 +15,7 @@ from wheelmq.broker.request import Request
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.bodies import DataVersion
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
-from wheelmq.formats.wire.headers import HandOverHeader, PromoteHeader
+from wheelmq.formats.wire.headers import HandOverHeader, PromoteHeader, ReplicationStateHeader
 from wheelmq.formats.wire.replication_state import ReplicationState
 
 HANDLERS: Final[HandlerTable[[Context, Replication]]] = HandlerTable()
@@ -51,7 +51,12 @@ def get_ha_status(request: Request, context: Context, replication: Replication) 
 
 @HANDLERS.serves(RequestCode.WMQ_REPLICATION_STATE)
 def get_state(request: Request, context: Context, replication: Replication) -> Answer:
-    """Return the role of the broker, its epoch, the ends of its log, and the versions of its tables."""
+    """Return the role of the broker, its epoch, the ends of its log, and the versions of its tables.
+
+    With `wantsTicket`, return a ticket for the HA port too, if the broker has users.
+    """
+    wants_ticket = request.header(ReplicationStateHeader).wants_ticket
+    tickets = replication.replicas.tickets
     log = context.store.log
     node = context.settings.broker
     state = ReplicationState(
@@ -77,6 +82,7 @@ def get_state(request: Request, context: Context, replication: Replication) -> A
             "offsets": str(context.consumer_offsets.changes),
             "filters": str(context.consumer_filters.changes),
         },
+        ticket=tickets.issue() if wants_ticket and tickets is not None else "",
     )
     return reply(body=msgspec.json.encode(state))
 

@@ -127,7 +127,7 @@ class Following:
             return
         requests = RpcClient(address.broker, sign=self._broker.parts.sign, tls=self._tls)
         try:
-            state = await state_of(requests)
+            state = await state_of(requests, wants_ticket=True)
             if state is not None and not state.is_master:
                 raise MasterWrong(f"{address.broker} is no master")
             if state is not None:
@@ -144,8 +144,10 @@ class Following:
                     tasks.append(group.create_task(blocks.run()))
 
                 try:
-                    has_epochs = state is not None
-                    await self._stream_log(chosen or address.ha, has_epochs=has_epochs, on_agreed=copy_blocks)
+                    ticket = "" if state is None else state.ticket
+                    await self._stream_log(
+                        chosen or address.ha, has_epochs=state is not None, on_agreed=copy_blocks, ticket=ticket
+                    )
                 finally:
                     for task in tasks:
                         task.cancel()
@@ -154,10 +156,13 @@ class Following:
         finally:
             await requests.close()
 
-    async def _stream_log(self, address: str, *, has_epochs: bool, on_agreed: Callable[[int], None]) -> None:
+    async def _stream_log(
+        self, address: str, *, has_epochs: bool, on_agreed: Callable[[int], None], ticket: str = ""
+    ) -> None:
         """Follow the log of the master whose HA port is at `address`, until the connection ends.
 
-        `on_agreed` gets the epoch of the master, once the log is known to be a part of the master's log.
+        `on_agreed` gets the epoch of the master, once the log is known to be a part of the master's log. `ticket` is
+        the one that the master gave this slave, if the master has users.
         """
         parts = self._broker.parts
         host, _, port = address.rpartition(":")
@@ -169,6 +174,7 @@ class Following:
             parts.settings.replication,
             self._clock.monotonic_ms(),
             replica_id=parts.role.broker_id if has_epochs else None,
+            ticket=ticket,
         )
         parts.replication.link, parts.replication.master_address = link, address
         log.info("the slave follows the master at %s", address)

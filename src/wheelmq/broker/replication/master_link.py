@@ -18,7 +18,9 @@ from wheelmq.formats.wire.replication import (
     HANDSHAKE,
     REPORT,
     STATE_HANDSHAKE,
+    STATE_TICKET,
     STATE_TRANSFER,
+    TICKET,
 )
 from wheelmq.store.commit_log import CommitLog
 
@@ -51,12 +53,15 @@ class MasterLink:
         now_ms: int,
         *,
         replica_id: int | None,
+        ticket: str = "",
     ) -> None:
         """Begin a connection. `replica_id` is None for a classic master, which knows no epochs.
 
-        The master sends the log again from its last whole record, which the first report names.
+        The master sends the log again from its last whole record, which the first report names. `ticket` is the one
+        that the master gave this replica, if the master has users.
         """
         replica_log.drop_incomplete()
+        self._ticket = ticket.encode()
         self._commit_log = commit_log
         self._replica_log = replica_log
         self._epochs = epochs
@@ -88,7 +93,8 @@ class MasterLink:
         """Return the first bytes of the connection."""
         if self._replica_id is None:
             return self._report(self._commit_log.end)
-        return HANDSHAKE.pack(STATE_HANDSHAKE, 0, 0, self._replica_id)
+        ticket = TICKET.pack(STATE_TICKET, len(self._ticket)) + self._ticket if self._ticket else b""
+        return ticket + HANDSHAKE.pack(STATE_HANDSHAKE, 0, 0, self._replica_id)
 
     def receive(self, data: bytes, now_ms: int) -> bytes:
         """Take received bytes, and return the bytes to send. Raises MasterWrong, MustTruncate, NotNext, DiskFull."""

@@ -14,6 +14,7 @@ from wheelmq.broker.replication.rate import ByteRate
 from wheelmq.broker.replication.role import Role
 from wheelmq.broker.replication.settings import ReplicationSettings
 from wheelmq.broker.replication.source import UNKNOWN_REPLICA, ReplicaRejected, ReplicaSource
+from wheelmq.broker.replication.tickets import ReplicaTickets
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.system.clock import Clock
@@ -110,13 +111,21 @@ class Replicas:
     """The connected replicas, and the position up to which enough of them have the log."""
 
     def __init__(
-        self, commit_log: CommitLog, epochs: Epochs, role: Role, settings: ReplicationSettings, clock: Clock
+        self,
+        commit_log: CommitLog,
+        epochs: Epochs,
+        role: Role,
+        settings: ReplicationSettings,
+        clock: Clock,
+        tickets: ReplicaTickets | None,
     ) -> None:
+        """Create the object. Without `tickets`, every replica gets the log."""
         self._commit_log = commit_log
         self._epochs = epochs
         self._role = role
         self._settings = settings
         self._clock = clock
+        self.tickets = tickets
         self._log = RateLimitedLog(log, clock.monotonic)
         self.links: dict[ReplicaLink, None] = {}
         self.lag = ReplicationLag()
@@ -130,7 +139,8 @@ class Replicas:
         if not self._role.is_master:
             return None
         now_ms = self._clock.monotonic_ms()
-        source = ReplicaSource(self._commit_log, self._epochs, now_ms, self._settings.batch_bytes)
+        redeem = None if self.tickets is None else self.tickets.redeem
+        source = ReplicaSource(self._commit_log, self._epochs, now_ms, self._settings.batch_bytes, redeem)
         link = ReplicaLink(source, transport, peer, self._settings, now_ms)
         self.links[link] = None
         log.info("a replica connected from %s", peer)

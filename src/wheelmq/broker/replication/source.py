@@ -7,12 +7,13 @@ them. So after CLASSIC_AFTER_MS these 8 bytes count as a report.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from wheelmq.broker.replication.epochs import Epochs
+from wheelmq.broker.replication.tickets import TICKET_BYTES_MAX
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.replication import (
     DATA,
@@ -21,7 +22,9 @@ from wheelmq.formats.wire.replication import (
     HANDSHAKE,
     REPORT,
     STATE_HANDSHAKE,
+    STATE_TICKET,
     STATE_TRANSFER,
+    TICKET,
     encode_handshake,
 )
 from wheelmq.store.commit_log import CommitLog
@@ -58,11 +61,20 @@ class ReplicaProgress:
 class ReplicaSource:
     """Parses the reports of a replica, and makes the frames for it. Times are monotonic milliseconds."""
 
-    def __init__(self, log: CommitLog, epochs: Epochs, now_ms: int, batch_bytes: int) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        epochs: Epochs,
+        now_ms: int,
+        batch_bytes: int,
+        redeem: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Begin a connection. With `redeem`, the replica must first send a ticket for which it returns true."""
         self._log = log
         self._epochs = epochs
         self._batch_bytes = batch_bytes
         self._opened_ms = now_ms
+        self._redeem = redeem
         self._unread = bytearray()
         self.protocol = Protocol.UNKNOWN
         self.progress = ReplicaProgress()
@@ -76,6 +88,8 @@ class ReplicaSource:
     def receive(self, data: bytes, now_ms: int) -> bool:
         """Take received bytes. Returns whether they held a report. Raises ReplicaRejected."""
         self._unread += data
+        if self._redeem is not None and self._unread and not self._take_ticket(self._redeem):
+            return False
         if self.protocol is Protocol.UNKNOWN:
             self._recognise(now_ms)
         reported = False
@@ -129,6 +143,26 @@ class ReplicaSource:
         return EPOCH_DATA.pack(STATE_TRANSFER, 0, at, last.number, last.start, confirmed)
 
     # Received bytes ------------------------------------------------------------------------------------------------
+
+    def _take_ticket(self, redeem: Callable[[str], bool]) -> bool:
+        """Take the ticket of the replica. Returns whether it is complete. Raises ReplicaRejected."""
+        raw = self._unread
+        if len(raw) < TICKET.size:
+            return False
+        fields = TICKET.unpack(raw)
+        if fields["state"] != STATE_TICKET or not 1 <= fields["bytes"] <= TICKET_BYTES_MAX:
+            raise ReplicaRejected(
+                "it has no ticket, which authentication requires. Only a WheelMQ slave can send one: set its "
+                "inner_client_authentication_credentials to a user that this master knows"
+            )
+        end = TICKET.size + int(fields["bytes"])
+        if len(raw) < end:
+            return False
+        if not redeem(raw[TICKET.size : end].decode("latin-1")):
+            raise ReplicaRejected("its ticket is not valid: it is older than 30 s, was used before, or is forged")
+        del raw[:end]
+        self._redeem = None
+        return True
 
     def _recognise(self, now_ms: int) -> None:
         raw = self._unread

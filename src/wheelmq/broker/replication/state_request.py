@@ -6,8 +6,10 @@ from typing import Final
 
 import msgspec
 
+from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import ReplicationStateHeader
 from wheelmq.formats.wire.replication_state import ReplicationState
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
@@ -15,10 +17,14 @@ from wheelmq.net.rpc_client import RpcClient
 TIMEOUT_S: Final = 3.0
 
 
-async def state_of(requests: RpcClient) -> ReplicationState | None:
-    """Return the state of a WheelMQ broker, or None for a broker of Apache RocketMQ. Raises CallError, Refused."""
+async def state_of(requests: RpcClient, *, wants_ticket: bool = False) -> ReplicationState | None:
+    """Return the state of a WheelMQ broker, or None for a broker of Apache RocketMQ. Raises CallError, Refused.
+
+    With `wants_ticket`, the state of a broker with users has a ticket for its HA port.
+    """
+    ext = headers.write(ReplicationStateHeader(wants_ticket=wants_ticket))
     try:
-        answer = await requests.ask(Command(code=RequestCode.WMQ_REPLICATION_STATE), TIMEOUT_S)
+        answer = await requests.ask(Command(code=RequestCode.WMQ_REPLICATION_STATE, ext=ext), TIMEOUT_S)
     except Refused as error:
         if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None

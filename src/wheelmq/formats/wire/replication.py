@@ -21,6 +21,7 @@ from wheelmq.formats.units import LogPosition
 
 STATE_HANDSHAKE: Final = 1
 STATE_TRANSFER: Final = 2
+STATE_TICKET: Final = 3
 """States of a connection with epochs, as the first word of each frame."""
 
 REPORT: Final = Layout("classic report", Field("position", "int64", "end of the replica's log; the first is a request"))
@@ -28,6 +29,11 @@ DATA: Final = Layout(
     "classic data",
     Field("position", "int64", "log position of the bytes; in a heartbeat, of the next bytes"),
     Field("bytes", "int32", "number of bytes that follow"),
+)
+TICKET: Final = Layout(
+    "ticket of a replica",
+    Field("state", "int32", "3"),
+    Field("bytes", "int32", "bytes of the ticket that follows, 1 to 64"),
 )
 HANDSHAKE: Final = Layout(
     "handshake of a replica",

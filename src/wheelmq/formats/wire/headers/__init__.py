@@ -70,6 +70,7 @@ from wheelmq.formats.wire.headers.replication import (
     HandOverHeader,
     PromoteHeader,
     ReadBlocksHeader,
+    ReplicationStateHeader,
 )
 from wheelmq.formats.wire.headers.sending import (
     VERSION_WITH_MAX_TIMES,
@@ -144,6 +145,7 @@ __all__ = [
     "ReadHeader",
     "RecallHeader",
     "RegisterBrokerHeader",
+    "ReplicationStateHeader",
     "ResumeCheckHeader",
     "SearchOffsetHeader",
     "SendBackHeader",

@@ -5,6 +5,13 @@ from __future__ import annotations
 from wheelmq.formats.wire.headers.base import Header, Int32, Int64
 
 
+class ReplicationStateHeader(Header):
+    """WMQ_REPLICATION_STATE."""
+
+    wants_ticket: bool = False
+    """Whether the answer shall have a ticket for the HA port."""
+
+
 class PromoteHeader(Header):
     """WMQ_PROMOTE."""
 
