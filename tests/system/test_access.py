@@ -5,8 +5,15 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.parse
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,6 +22,7 @@ from tests.running import COMMAND_DEADLINE_S, Up, lines, up, wheelmq
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.signature import AccessKey
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -91,14 +99,72 @@ def test_all_parts_work_with_users_and_strangers_get_nothing(tmp_path: Path, mon
         act_as(monkeypatch, "bob", BOB)
         assert "has no permission" in running.failing_command("send", "Orders", "x")
         check_secrets(running, home)
-        with urllib.request.urlopen(f"{running.found['dashboard']}figures.json", timeout=10) as answered:
-            assert json.load(answered)["figures"]["pipeline"]["is_turning"]
+        assert figures_of(running)["pipeline"]["is_turning"]
         audit = [json.loads(line) for line in (home / "logs" / "audit-broker.log").read_text().splitlines()]
         assert [(one["request"], one["user"], one["outcome"]) for one in audit] == [
             ("AUTH_LIST_USER", "root", "done"),
             ("AUTH_DELETE_ACL", "root", "done"),
         ]
         assert running.stop() == 0
+
+
+def figures_of(running: Up) -> dict[str, Any]:
+    """Return the figures of the dashboard after a login as root. Without a login there are none."""
+    dashboard = running.found["dashboard"].rstrip("/")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{dashboard}/figures.json", timeout=10)
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    form = urllib.parse.urlencode({"name": "root", "secret": ROOT}).encode()
+    login = urllib.request.Request(f"{dashboard}/login", form, {"Origin": dashboard})
+    with browser.open(login, timeout=10) as page:
+        assert "root, role operate" in page.read().decode()
+    with browser.open(f"{dashboard}/figures.json", timeout=10) as answered:
+        return dict(json.load(answered)["figures"])
+
+
+def test_a_pipeline_of_its_own_process_finds_the_key_in_the_home(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    offline(home, "users", "add", "root", "--super", secret=ROOT)
+    with up(home, "--no-pipeline", *SECURED) as running:
+        broker = running.found["broker"]
+        words = ("pipeline", "--broker", broker, "--log-dir", str(tmp_path / "logs"))
+        with run_beside(*words, "--home", str(tmp_path / "another home")) as stranger:
+            wait_until(lambda: "has no permission" in text_of(stranger) or "cannot be null" in text_of(stranger))
+        with run_beside(*words, "--home", str(home)):
+            wait_until(lambda: holder_of(broker) != "")
+        assert running.stop() == 0
+
+
+@contextmanager
+def run_beside(*words: str) -> Iterator[Path]:
+    """Run a command until the end of the block. Yields the file with its output."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output"
+        with output.open("wb") as file:
+            process = subprocess.Popen(wheelmq(*words), stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        try:
+            yield output
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def text_of(output: Path) -> str:
+    return output.read_text(errors="replace")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def holder_of(broker: str) -> str:
+    """Return the holder of the lease, as a super user sees it."""
+    command = Command(code=RequestCode.WMQ_METRICS)
+    AccessKey("root", ROOT).sign(command)
+    return str(json.loads(bytes(raw_ask(broker, command).body))["pipeline"]["holder"] or "")
 
 
 def check_secrets(running: Up, home: Path) -> None:

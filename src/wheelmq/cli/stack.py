@@ -17,6 +17,7 @@ import msgspec
 
 from wheelmq.auth.inner_users import new_inner_key
 from wheelmq.cli import exposure, stores
+from wheelmq.cli.dashboard_access import UserRequests, asks, login_notes
 from wheelmq.cli.exposure import Listener
 from wheelmq.cli.local_tls import broker_pairs, local_problem, local_tls, pairs_of
 from wheelmq.cli.log_tail import tail_text
@@ -28,6 +29,7 @@ from wheelmq.config.sources import is_toml
 from wheelmq.config.tls import TlsSettings
 from wheelmq.dashboard.figures import DashboardFigures
 from wheelmq.dashboard.server import Dashboard
+from wheelmq.dashboard.sessions import Sessions
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
@@ -107,7 +109,7 @@ class Stack:
                 access_key=self.access_key,
             )
         self.dashboard_url: str | None = None
-        self._dashboard = Dashboard(DashboardFigures(self._ask_broker, clock))
+        self._dashboard = Dashboard(DashboardFigures(self._ask_broker, clock), self._sessions())
         self._connections = Connections(sign=self.access_key.sign, tls=client_tls(self._local_tls))
         self._routes = RouteCache((self.namesrv_address,), self._connections, timeout_s=1.0)
 
@@ -120,6 +122,14 @@ class Stack:
         """The parts that run, in the order in which they are stopped."""
         pipeline = [self.pipeline.child] if self.pipeline is not None else []
         return [*pipeline, self.broker, self.namesrv]
+
+    def _sessions(self) -> Sessions | None:
+        """Return the logins of the dashboard; None without users."""
+        pairs = namesrv_auth_pairs(self.settings.config, self.settings.broker_settings, self.store)
+        if "authentication_enabled=true" not in pairs:
+            return None
+        notes = login_notes(self.logs / "audit-dashboard.log", self._clock)
+        return Sessions(UserRequests(asks(self.broker_address, client_tls(self._local_tls))), self._clock, notes)
 
     # Life ----------------------------------------------------------------------------------------------------------
 

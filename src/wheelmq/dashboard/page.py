@@ -91,12 +91,17 @@ POLICY: Final = (
 )
 
 
-def html(figures: dict[str, Any]) -> bytes:
+FORMS_POLICY: Final = POLICY.replace("form-action 'none'", "form-action 'self'")
+"""The policy of pages with forms."""
+
+
+def html(figures: dict[str, Any], account: str = "") -> bytes:
+    """Return the page. `account` is HTML about the user who is logged in."""
     shown = "\n".join(map(_section_html, sections(figures)))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>'
         f"<style>{STYLE}</style></head>\n<body><h1>{TITLE}</h1>"
-        f'<p id="state">{escape(problem(figures))}</p>\n<main>{shown}</main>\n'
+        f'{account}<p id="state">{escape(problem(figures))}</p>\n<main>{shown}</main>\n'
         f"<script>{SCRIPT}</script></body></html>\n"
     ).encode()
 

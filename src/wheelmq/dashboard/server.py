@@ -1,19 +1,29 @@
-"""Serve the dashboard over HTTP: two paths, GET and HEAD only, one answer per connection."""
+"""Serve the dashboard over HTTP: one answer per connection. Without users it has two paths, for GET and HEAD only."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from wheelmq.dashboard import page
+from wheelmq.dashboard.entry import LOGIN, PATHS, UserPages, account_html
 from wheelmq.dashboard.figures import DashboardFigures
+from wheelmq.dashboard.http import (
+    HEAD_BYTES_MAX,
+    BadRequest,
+    HttpAnswer,
+    HttpRequest,
+    head_of,
+    parse_head,
+    read_form,
+    text_answer,
+)
+from wheelmq.dashboard.sessions import Sessions
 from wheelmq.net.listening import OpenPort, listen, stream_factory
 from wheelmq.net.server_tls import ServerTls
 from wheelmq.system.tls import TlsMode
 
-HEAD_BYTES_MAX: Final = 8192
 HEAD_S: Final = 5.0
 """Time for a request to arrive, and for its answer to be read."""
 CONNECTIONS_MAX: Final = 32
@@ -32,22 +42,12 @@ COMMON: Final = (
 )
 
 
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")
-"""RFC 9112: no blank before the name, and none between the name and the colon."""
-
-
-class HttpAnswer(NamedTuple):
-    status: str
-    kind: str
-    body: bytes
-    allow: str | None = None
-
-
 class Dashboard:
-    """An HTTP server on 127.0.0.1 that shows figures and accepts no changes."""
+    """An HTTP server on 127.0.0.1 that shows figures. With `sessions`, only users see them, and some may operate."""
 
-    def __init__(self, figures: DashboardFigures) -> None:
+    def __init__(self, figures: DashboardFigures, sessions: Sessions | None = None) -> None:
         self._figures = figures
+        self._entry = None if sessions is None else UserPages(sessions)
         self._server: OpenPort | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.Task[None], None] = {}
@@ -87,11 +87,13 @@ class Dashboard:
                 with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
                     self._silent[task] = None
                     async with asyncio.timeout(HEAD_S):
-                        head = await _head_of(reader)
+                        request, answer = await self._read(reader, writer)
                     self._silent.pop(task, None)
-                    answer = await self.answer(head)
+                    if request is not None:
+                        answer = await self.answer(request)
+                    is_head = request is not None and request.method == "HEAD"
                     async with asyncio.timeout(HEAD_S):
-                        writer.write(_written(answer, is_head=head.startswith(b"HEAD ")))
+                        writer.write(self._written(answer, is_head=is_head))
                         await writer.drain()
                         writer.close()
                         await writer.wait_closed()
@@ -100,48 +102,54 @@ class Dashboard:
             self._silent.pop(task, None)
             writer.transport.abort()  # no effect if it is closed already
 
-    async def answer(self, head: bytes) -> HttpAnswer:
-        """Return the answer to a request with this head."""
-        lines = head.decode("latin-1").split("\r\n")
-        words = lines[0].split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return _text("400 Bad Request", "This is not an HTTP/1.1 request.")
-        if any(not _HEADER_NAME.match(line) for line in lines[1:] if line):
-            return _text("400 Bad Request", "A header line has a name without blanks, a colon and a value.")
-        names = [line.partition(":")[2].strip() for line in lines[1:] if line.lower().startswith("host:")]
-        if len(names) != 1 or _host(names[0]) not in HOSTS:
-            return _text("421 Misdirected Request", "Use the host name 127.0.0.1 or localhost.")
-        method, path = words[0], words[1].partition("?")[0]
+    async def _read(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[HttpRequest | None, HttpAnswer]:
+        """Return the request, or None and the answer that rejects it. Raises IncompleteReadError."""
+        try:
+            is_encrypted = writer.get_extra_info("ssl_object") is not None
+            address = writer.get_extra_info("peername")[0]
+            request = parse_head(await head_of(reader), address, is_encrypted=is_encrypted)
+            if _host(request.header("host")) not in HOSTS:
+                raise BadRequest("421 Misdirected Request", "Use the host name 127.0.0.1 or localhost.")
+            if self._entry is not None and request.method == "POST" and request.path in PATHS:
+                request = await read_form(request, reader)
+            return request, NO_ANSWER
+        except BadRequest as bad:
+            return None, bad.answer
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Return the answer to a request."""
+        path, entry = request.path, self._entry
+        if entry is not None and path in PATHS:
+            return await entry.answer(request)
         if path not in ("/", "/figures.json"):
-            return _text("404 Not Found", "The pages are / and /figures.json.")
-        if method not in ("GET", "HEAD"):
-            return _text("405 Method Not Allowed", "This page is read-only.", allow="GET, HEAD")
+            return text_answer("404 Not Found", "The pages are / and /figures.json.")
+        if request.method not in ("GET", "HEAD"):
+            return text_answer("405 Method Not Allowed", "This page is read-only.", ("Allow", "GET, HEAD"))
+        account = ""
+        if entry is not None:
+            session = await entry.session_of(request)
+            if session is None and path == "/":
+                return text_answer("303 See Other", f"See {LOGIN}", ("Location", LOGIN))
+            if session is None:
+                return text_answer("401 Unauthorized", f"Log in at {LOGIN} first.")
+            account = account_html(session)
         figures = await self._figures.get()
         if path == "/":
-            return HttpAnswer("200 OK", "text/html; charset=utf-8", page.html(figures))
+            return HttpAnswer("200 OK", "text/html; charset=utf-8", page.html(figures, account))
         return HttpAnswer("200 OK", "application/json", page.json(figures))
 
+    def _written(self, answer: HttpAnswer, *, is_head: bool) -> bytes:
+        found = [("Content-Type", answer.kind), ("Content-Length", str(len(answer.body))), *COMMON]
+        found.append(("Content-Security-Policy", page.POLICY if self._entry is None else page.FORMS_POLICY))
+        head = "".join(f"{name}: {value}\r\n" for name, value in (*found, *answer.headers))
+        return f"HTTP/1.1 {answer.status}\r\n{head}\r\n".encode() + (b"" if is_head else answer.body)
 
-async def _head_of(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
-        return b""
+
+NO_ANSWER: Final = text_answer("500 Internal Server Error", "There is no answer.")
 
 
 def _host(name: str) -> str:
     """Return a Host header's name without the port, which may differ because of a port forwarding."""
     return name if name.endswith("]") else name.rpartition(":")[0] or name
-
-
-def _text(status: str, text: str, allow: str | None = None) -> HttpAnswer:
-    return HttpAnswer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), allow)
-
-
-def _written(answer: HttpAnswer, *, is_head: bool) -> bytes:
-    found = [("Content-Type", answer.kind), ("Content-Length", str(len(answer.body))), *COMMON]
-    found.append(("Content-Security-Policy", page.POLICY))
-    if answer.allow is not None:
-        found.append(("Allow", answer.allow))
-    head = "".join(f"{name}: {value}\r\n" for name, value in found)
-    return f"HTTP/1.1 {answer.status}\r\n{head}\r\n".encode() + (b"" if is_head else answer.body)

@@ -43,9 +43,9 @@ def run_with_dashboard(harness: BrokerHarness, work: Callable[[int], Awaitable[R
     return asyncio.run(run())
 
 
-async def exchange(port: int, request: bytes) -> bytes:
-    """Send a request. Returns all bytes that come back."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def exchange(port: int, request: bytes, tls: ssl.SSLContext | None = None) -> bytes:
+    """Send a request, by HTTPS with `tls`. Returns all bytes that come back."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
     try:
         writer.write(request)
         return await reader.read()
