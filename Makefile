@@ -60,6 +60,7 @@ compat: install ## Run the suites of compat/ against Apache RocketMQ, then again
 	$(BIN)/python -m compat.node --target apache --skip
 	$(BIN)/python -m compat.cpp --target apache --skip
 	$(BIN)/python -m compat.mqadmin --target apache
+	$(BIN)/python -m compat.mqadmin --target apache --users
 	$(BIN)/python -m compat.client --target apache
 	$(BIN)/python -m compat.twin
 	COMPAT=whole $(BIN)/pytest tests/compat

@@ -1,6 +1,7 @@
 """Run mqadmin's commands in order against a name server and a broker, and compare their output.
 
-The output for Apache RocketMQ is in expected.txt. `--target apache --record` writes it again.
+The output for Apache RocketMQ is in expected.txt, and with `--users` in expected-access.txt. `--target apache --record`
+writes it again.
 """
 
 from __future__ import annotations
@@ -21,15 +22,36 @@ from typing import Final, Self
 
 from compat.apache.apache import ApacheBroker, ApacheNameServer, java_command
 from compat.apache.maven import java_and_maven_found
+from compat.mqadmin import access_steps
 from compat.mqadmin.output import normalised, produced
 from compat.mqadmin.steps import CONFIG, STEPS, Step
 from wheelmq.broker.handlers import HANDLERS
 
-EXPECTED: Final = Path(__file__).parent / "expected.txt"
 UNTIL_S: Final = 30.0
 AGAIN_S: Final = 1.0
 TOPICS: Final = [{"topicName": "Listed", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}]
 GROUPS: Final = [{"groupName": "G_file", "retryMaxTimes": 5}]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Commands, and the servers for them."""
+
+    steps: tuple[Step, ...]
+    expected: Path
+    """The file with the output of Apache."""
+    apache_settings: dict[str, str]
+    tools_yml: str = ""
+    """The file with the access key of mqadmin; empty without users."""
+
+
+PLAIN: Final = Suite(STEPS, Path(__file__).parent / "expected.txt", CONFIG)
+WITH_USERS: Final = Suite(
+    access_steps.STEPS,
+    Path(__file__).parent / "expected-access.txt",
+    access_steps.APACHE_SETTINGS,
+    access_steps.TOOLS_YML,
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +110,7 @@ class Tool:
         return self._process.stdout.read(int(size)).decode()
 
 
-def run_steps(namesrv: str, broker: str, home: Path) -> Iterator[tuple[Step, str]]:
+def run_steps(suite: Suite, namesrv: str, broker: str, home: Path) -> Iterator[tuple[Step, str]]:
     """Yield each step, and its output to compare."""
     exports = home / "exports"
     exports.mkdir(parents=True)
@@ -96,8 +118,11 @@ def run_steps(namesrv: str, broker: str, home: Path) -> Iterator[tuple[Step, str
     for name, content in (("topics", TOPICS), ("groups", GROUPS)):
         known[name] = str(home / f"{name}.json")
         Path(known[name]).write_text(json.dumps(content))
+    if suite.tools_yml:
+        (home / "conf").mkdir()
+        (home / "conf" / "tools.yml").write_text(suite.tools_yml)
     with Tool(namesrv, home) as tool:
-        for step in STEPS:
+        for step in suite.steps:
             said = _run(tool, step, known)
             for name, pattern in step.keeps.items():
                 found = re.search(pattern, said)
@@ -118,10 +143,10 @@ def _run(tool: Tool, step: Step, known: dict[str, str]) -> str:
     return said
 
 
-def compare(namesrv: str, broker: str, home: Path, *, ours: bool) -> Iterator[Outcome]:
+def compare(suite: Suite, namesrv: str, broker: str, home: Path, *, ours: bool) -> Iterator[Outcome]:
     """Yield the outcome of each step. For WheelMQ, skip steps with requests that it does not serve yet."""
-    expected = load()
-    for step, found in run_steps(namesrv, broker, home):
+    expected = load(suite)
+    for step, found in run_steps(suite, namesrv, broker, home):
         if ours and not all(code in HANDLERS for code in step.codes):
             continue
         wanted = expected.get(step.name, "")
@@ -131,25 +156,25 @@ def compare(namesrv: str, broker: str, home: Path, *, ours: bool) -> Iterator[Ou
             yield Outcome(step, wanted, found)
 
 
-def load() -> dict[str, str]:
+def load(suite: Suite) -> dict[str, str]:
     """Return the output of Apache, by the step's name."""
-    if not EXPECTED.exists():
+    if not suite.expected.exists():
         return {}
-    parts = re.split(r"^== (.*)\n", EXPECTED.read_text(), flags=re.MULTILINE)
+    parts = re.split(r"^== (.*)\n", suite.expected.read_text(), flags=re.MULTILINE)
     return {name: text.rstrip("\n") for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def record(found: dict[str, str]) -> None:
+def record(suite: Suite, found: dict[str, str]) -> None:
     """Write the output of Apache."""
-    EXPECTED.write_text("".join(f"== {name}\n{text}\n" for name, text in found.items()))
+    suite.expected.write_text("".join(f"== {name}\n{text}\n" for name, text in found.items()))
 
 
 @contextmanager
-def apache(home: Path) -> Iterator[tuple[str, str]]:
+def apache(suite: Suite, home: Path) -> Iterator[tuple[str, str]]:
     """Run Apache's name server and broker. Yields their addresses."""
     with (
         ApacheNameServer(home) as namesrv,
-        ApacheBroker(home, namesrv.address, config=CONFIG) as broker,
+        ApacheBroker(home, namesrv.address, config=suite.apache_settings) as broker,
     ):
         yield namesrv.address, broker.address
 
@@ -160,20 +185,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--target", required=True, help="'apache', or NAMESERVER,BROKER: the addresses of ours (README.md)"
     )
     parser.add_argument("--record", action="store_true", help="with apache: write expected.txt anew")
+    parser.add_argument("--users", action="store_true", help="run the commands for users and access lists")
     options = parser.parse_args(argv)
+    suite = WITH_USERS if options.users else PLAIN
     if reason := java_and_maven_found():
         print(f"cannot run: {reason}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="mqadmin-") as folder:
         home = Path(folder)
         if options.target == "apache":
-            with apache(home / "servers") as (namesrv, broker):
+            with apache(suite, home / "servers") as (namesrv, broker):
                 if options.record:
-                    record({step.name: found for step, found in run_steps(namesrv, broker, home / "tool")})
+                    record(
+                        suite, {step.name: found for step, found in run_steps(suite, namesrv, broker, home / "tool")}
+                    )
                     return 0
-                return _tell(compare(namesrv, broker, home / "tool", ours=False))
+                return _tell(compare(suite, namesrv, broker, home / "tool", ours=False))
         namesrv, _, broker = options.target.partition(",")
-        return _tell(compare(namesrv, broker, home / "tool", ours=True))
+        return _tell(compare(suite, namesrv, broker, home / "tool", ours=True))
 
 
 def _tell(outcomes: Iterator[Outcome]) -> int:

@@ -53,7 +53,7 @@ def refused(name: str, command: str, why: str) -> Step:
 
 POP = "POP is not served"
 NO_TIERS, NO_REPLICAS = "there is no tiered storage", "each broker stands alone"
-NO_USERS = "there are no users, and no access lists"
+NO_USERS = "users and lists are served without authentication too, to this machine: there are none"
 OWN_NAMES = rf"{CLUSTER}_REPLY_TOPIC|rmq_sys_REVIVE_LOG_.*|rmq_sys_SYNC_BROKER_MEMBER_.*|rmq_sys_wheelmq_.*"
 OWN_TOPICS = ((rf"^({CLUSTER} )?({OWN_NAMES})$", ""),)
 """Apache's topics for POP, for replicas and for answers to requests; WheelMQ's topic for dead letters."""
@@ -262,8 +262,8 @@ REFUSED = (
     refused("cold data limited", "updateColdDataFlowCtrGroupConfig -b {broker} -g G_plain -v 1", NO_TIERS),
     refused("cold data not limited", "removeColdDataFlowCtrGroupConfig -b {broker} -g G_plain", NO_TIERS),
     refused("read ahead", "setCommitLogReadAheadMode -b {broker} -m 0", NO_TIERS),
-    refused("users", "listUser -b {broker}", NO_USERS),
-    refused("access lists", "listAcl -b {broker}", NO_USERS),
+    Step("users", "listUser -b {broker}", why=NO_USERS, ours=r"\A\s*\Z"),
+    Step("access lists", "listAcl -b {broker}", why=NO_USERS, ours=r"\A\s*\Z"),
     refused("flush offset of the master", "resetMasterFlushOffset -b {broker} -o 0", NO_REPLICAS),
     refused("records of POP", "exportPopRecord -b {broker}", POP),
 )
