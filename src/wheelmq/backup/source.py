@@ -30,6 +30,8 @@ DERIVED: Final = frozenset({"snapshot", "timermetrics", "transactionMetrics"})
 """Files of `config` that a start derives from the log."""
 OF_BROKER: Final = frozenset({"replicationRole.json"})
 """Files of `config` about one broker among its replicas. A restored store takes its role from the settings."""
+SECRETS: Final = frozenset({"pipelineKey.json"})
+"""Files of `config` with a readable secret. The start of a restored store creates another one."""
 FOLLOWING: Final = frozenset({"timermark", "timercheck", "delayOffset.json"})
 """Files of `config` that change with the log alone. A change of them makes no point."""
 TABLES: Final = frozenset({"topics.json", "subscriptionGroup.json"})
@@ -235,7 +237,7 @@ def sequence(disk: Disk, folder: Path) -> MappedSequence | None:
 
 
 def _is_shipped(name: str) -> bool:
-    return name not in DERIVED | OF_BROKER and not name.endswith(LEFT_OUT)
+    return name not in DERIVED | OF_BROKER | SECRETS and not name.endswith(LEFT_OUT)
 
 
 def _flagged(queue: BlockQueue) -> npt.NDArray[np.int64]:

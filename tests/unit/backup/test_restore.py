@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from tests.unit.backup.conftest import Ship, expire
+from wheelmq.auth.files import USERS_NAME
+from wheelmq.auth.inner_users import PIPELINE_KEY_NAME
 from wheelmq.backup.objects import TargetDamaged
 from wheelmq.backup.restore import FolderInUse, Restore
 from wheelmq.backup.settings import ShipSettings
@@ -195,6 +197,22 @@ def test_the_mark_keeps_its_epoch_and_indexes_again(harness: BrokerHarness, ship
     found = MarkFile(ReadOnlyDisk(), StorePaths(ship.root / "restored")).load()
     assert found == Mark(0, 0, 7, 11, 0)
     assert not (ship.root / "restored" / "config" / "timercheck").exists()
+
+
+def test_a_target_has_no_readable_secret(harness: BrokerHarness, ship: Ship) -> None:
+    """The secrets of users are encrypted, and their key is beside the store."""
+    tables, secret = harness.broker.parts.access.tables, "the secret of bob"
+    tables.change_user("bob", tables.users.make("bob", secret))
+    harness.send("T", b"x")
+    harness.stop()
+    ship.shipper().step()
+    own = StorePaths(ship.root / "store").config_file(PIPELINE_KEY_NAME)
+    assert own.exists() and PIPELINE_KEY_NAME not in ship.plan().history.files
+    ship.restore()
+    restored = StorePaths(ship.root / "restored")
+    assert not restored.config_file(PIPELINE_KEY_NAME).exists()
+    users = restored.config_file(USERS_NAME).read_text()
+    assert "bob" in users and secret not in users
 
 
 def test_a_restored_store_has_no_snapshot_and_no_role(harness: BrokerHarness, ship: Ship) -> None:
