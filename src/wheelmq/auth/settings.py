@@ -14,7 +14,7 @@ from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.signature import AccessKey
 
 KEY_SUFFIX: Final = ".key"
-"""Ending of the key file beside the store: `HOME/store.key` belongs to `HOME/store`."""
+"""Ending of the key file next to the store: `HOME/store.key` belongs to `HOME/store`."""
 
 
 class AuthSettings(SettingsTable, kw_only=True):
