@@ -264,7 +264,7 @@ RULES: Final[dict[Code, Rule]] = {
 UNKNOWN: Final = Rule(why_free="the code is unknown, so the answer is that it is not supported")
 """The rule of a code that is not in the table."""
 
-LONG_POLLS: Final = frozenset((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE))
+LONG_POLLS: Final = frozenset((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.WMQ_READ_BLOCKS))
 """Requests that may be held for long. Their rights are checked again before their answer leaves."""
 NEVER_LISTED: Final = frozenset(
     code

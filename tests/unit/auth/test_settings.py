@@ -39,6 +39,8 @@ def build(**given: Any) -> Any:
         ({"authorization_whitelist": "25"}, "UPDATE_BROKER_CONFIG"),
         ({"authorization_whitelist": "9100"}, "WMQ_PIPELINE_OPEN"),
         ({"authorization_whitelist": "9120"}, "WMQ_REPLICATION_STATE"),
+        ({"authentication_whitelist": "9124"}, "WMQ_CHECK_BLOCKS"),
+        ({"authentication_whitelist": "9125"}, "WMQ_READ_BLOCKS"),
         ({"init_authentication_user": SECRET}, '{"username":"NAME","password":"SECRET"}'),
         ({"init_authentication_user": f'{{"username":"","password":"{SECRET}"}}'}, "write"),
         ({"init_authentication_user": '{"username":"a b","password":"123456"}'}, "no name"),

@@ -138,6 +138,10 @@ def sample(harness: BrokerHarness, code: Code) -> Command:
         "stepMs": 1000,
         "wantsTicket": True,
         "successor": "h:1",
+        "replicaId": 1,
+        "session": 0,
+        "bytesMax": 1 << 20,
+        "timeoutMs": 0,
     }
     body = msgspec.json.encode(BODIES[code]) if code in BODIES else RAW.get(code, b"")
     return Command(code=code, ext=headers.texts(**fields), body=body)

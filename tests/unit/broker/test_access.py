@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.broker.sample_requests import ROOT, TOPIC, sample
-from wheelmq.auth.needs import Right
+from wheelmq.auth.needs import REPLICATION_RIGHT, Right
 from wheelmq.auth.policies import AccessList, AclEntry, Action, Decision, Resource, ResourceKind
 from wheelmq.auth.rules import RULES
 from wheelmq.auth.users import UserKind, UserStatus
@@ -18,10 +18,12 @@ from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.message_id import offset_message_id
 from wheelmq.formats.java import java_hash
 from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.signature import SIGNATURE, AccessKey
-from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.connection import FakeConnection
+from wheelmq.testing.harness import Ask, BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
 BOB, EVE = (AccessKey(name, f"the secret of {name}") for name in ("bob", "eve"))
@@ -287,12 +289,13 @@ class TestLeaseToken:
 
     def test_the_key_of_the_pipeline_gives_nothing_else(self, secured: BrokerHarness) -> None:
         key = secured.broker.parts.pipeline_key
+        copies = (RequestCode.WMQ_REPLICATION_STATE, RequestCode.WMQ_CHECK_BLOCKS, RequestCode.WMQ_READ_BLOCKS)
         for code in CODES_WITH_NEEDS:
             answer = ask(secured, sample(secured, code), key)
             needs_cluster = {one.resource.kind for one in asks_of(secured, sample(secured, code))}
             gets = all(Action.GET in one.actions for one in asks_of(secured, sample(secured, code)))
             is_allowed = code is RequestCode.WMQ_PIPELINE_OPEN or (needs_cluster == {ResourceKind.CLUSTER} and gets)
-            is_allowed = is_allowed and code is not RequestCode.WMQ_REPLICATION_STATE  # it asks for a ticket
+            is_allowed = is_allowed and code not in copies  # the state asks for a ticket
             assert ("has no permission" not in (answer.remark or "")) == is_allowed, (code, answer.remark)
 
 
@@ -387,6 +390,19 @@ class TestHeldRequests:
         assert held.answer is not None and held.answer.code == ResponseCode.NO_PERMISSION
         assert not held.answer.body
 
+    def test_a_held_read_of_blocks_is_not_answered_after_its_user_lost_the_right(self, secured: BrokerHarness) -> None:
+        grant(secured, BOB, REPLICATION_RIGHT)
+        peer = secured.connect()
+        first = ask_for_blocks(secured, peer, BOB).answer
+        assert first is not None and first.code == 0
+        held = ask_for_blocks(secured, peer, BOB, session=first.ext["session"], timeoutMs=20_000)
+        assert held.answer is None, "the read waits for a message"
+        secured.broker.parts.access.tables.change_acl("bob", None)
+        late = secured.send_command(TOPIC, b"too late", properties={props.DELAY_IN_SECONDS: "90"})
+        assert ask(secured, late, ROOT).code == 0
+        assert held.answer is not None and held.answer.code == ResponseCode.NO_PERMISSION
+        assert not held.answer.body
+
     def test_a_held_pull_is_answered_after_an_unrelated_change(self, secured: BrokerHarness) -> None:
         rights = [Resource(ResourceKind.TOPIC, TOPIC), Resource(ResourceKind.GROUP, "g")]
         grant(secured, BOB, *(Right(one, frozenset({Action.ALL})) for one in rights))
@@ -397,6 +413,20 @@ class TestHeldRequests:
         grant(secured, EVE, *(Right(one, frozenset({Action.ALL})) for one in rights))
         assert ask(secured, secured.send_command(TOPIC, b"in time"), ROOT).code == 0
         assert held.answer is not None and held.answer.code == 0 and b"in time" in bytes(held.answer.body)
+
+
+def ask_for_blocks(
+    harness: BrokerHarness, peer: FakeConnection, key: AccessKey | None, body: bytes = b"", **fields: object
+) -> Ask:
+    """Send the request of a replica that has the units in `body`."""
+    command = sample(harness, RequestCode.WMQ_READ_BLOCKS)
+    command.body = body
+    command.ext |= headers.texts(epoch=harness.broker.parts.replication.epoch, **fields)
+    if key is not None:
+        key.sign(command)
+    asked = harness.submit(command, peer)
+    harness.tick()
+    return asked
 
 
 class TestReplays:

@@ -27,10 +27,10 @@ SECURED: dict[str, Any] = {
 }
 
 
-async def send(group: Group, count: int) -> None:
+async def send(group: Group, count: int, **options: Any) -> None:
     async with Producer(group.namesrv, settings=ProducerSettings(access_key=ROOT)) as producer:
         for i in range(count):
-            await producer.send("T", b"%d" % i)
+            await producer.send("T", b"%d" % i, **options)
 
 
 def test_a_slave_with_the_credentials_of_brokers_follows(tmp_path: Path) -> None:
@@ -42,6 +42,19 @@ def test_a_slave_with_the_credentials_of_brokers_follows(tmp_path: Path) -> None
         await send(group, 5)
         await until(lambda: slave.log_end == master.log_end)
         assert slave.app.broker is not None and "T" in slave.app.broker.parts.topics
+
+    play(tmp_path, scene)
+
+
+def test_a_slave_copies_the_blocks_of_a_master_with_users(tmp_path: Path) -> None:
+    async def scene(group: Group) -> None:
+        await group.add(**SECURED, inner_client_authentication_credentials=INNER)
+        await send(group, 1)
+        await send(group, 3, delay_in_seconds=900)
+        slave = await group.add(**SECURED, **SLAVE, inner_client_authentication_credentials=INNER)
+        await until(lambda: slave.in_blocks == 3)
+        await send(group, 2, delay_in_seconds=90_000)
+        await until(lambda: slave.in_blocks == 5)
 
     play(tmp_path, scene)
 
@@ -75,9 +88,10 @@ def test_a_slave_without_credentials_gets_no_byte(tmp_path: Path, caplog: pytest
     async def scene(group: Group) -> None:
         await group.add(**SECURED, inner_client_authentication_credentials=INNER)
         await send(group, 3)
+        await send(group, 1, delay_in_seconds=900)
         slave = await group.add(**SLAVE)
         await until(lambda: "username cannot be null" in caplog.text)
-        assert slave.log_end == 0 and slave.stored("T") == 0
+        assert slave.log_end == 0 and slave.stored("T") == 0 and slave.in_blocks == 0
 
     play(tmp_path, scene)
 

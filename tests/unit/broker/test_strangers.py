@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 
 from tests.unit.broker.sample_requests import ROOT, sample
-from tests.unit.broker.test_access import add, ask, state_of, stored
+from tests.unit.broker.test_access import add, ask, ask_for_blocks, state_of, stored
 from wheelmq.auth.rules import RULES
 from wheelmq.auth.users import UserKind
 from wheelmq.broker.handlers import HANDLERS
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.turn_row import TURN_ROW
+from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.block_replication import BLOCK_PLACE, BLOCK_PROGRESS, BlockPlace, pack_all
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.signature import AccessKey
@@ -132,6 +135,23 @@ def test_a_heartbeat_with_many_groups(secured: BrokerHarness, stranger: AccessKe
     before = state_of(secured)
     rejected(secured, Command(code=RequestCode.HEART_BEAT, body=body), stranger)
     assert state_of(secured) == before
+
+
+def test_a_copy_of_the_blocks(secured: BrokerHarness, stranger: AccessKey | None) -> None:
+    """Neither the messages are read, nor does a forged progress count as the copy of a replica."""
+    secret = secured.send_command("T", b"secret", properties={props.DELAY_IN_SECONDS: "900"})
+    assert ask(secured, secret, ROOT).code == 0
+    source = secured.broker.parts.replication.block_source
+    (block,) = source.blocks
+    epoch = secured.broker.parts.replication.epoch
+    place = BlockPlace(block.number, block.start_ms, 1, 0, LogPosition(0), 200, epoch)
+    check = Command(code=RequestCode.WMQ_CHECK_BLOCKS, body=pack_all(BLOCK_PLACE, [place]))
+    rejected(secured, check, stranger)
+    for claimed in (0, 1):
+        progress = pack_all(BLOCK_PROGRESS, [(block.number, claimed)])
+        asked = ask_for_blocks(secured, secured.connect(), stranger, progress)
+        assert asked.answer is not None and asked.answer.code == ResponseCode.NO_PERMISSION and not asked.answer.body
+    assert not source.sessions and source.lacks() == {}
 
 
 def test_random_fields_in_every_request(secured: BrokerHarness, stranger: AccessKey | None) -> None:
