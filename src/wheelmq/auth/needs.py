@@ -13,6 +13,7 @@ import msgspec
 
 from wheelmq.auth.policies import Action, Resource, ResourceKind
 from wheelmq.formats import names
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message_id import parse_offset_message_id
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.frame import Command
@@ -84,6 +85,7 @@ def replica_ticket() -> Need:
     return Need(f"with wantsTicket, Cluster {REPLICATION}: {Action.GET}", rights)
 
 
+_SUB: Final = frozenset({Action.SUB})
 REPLICATION: Final = "wheelmq_replication"
 """The name of the resource of replicas. A list grants it as `Cluster:wheelmq_replication`."""
 REPLICATION_RIGHT: Final = Right(Resource(ResourceKind.CLUSTER, REPLICATION), frozenset({Action.GET}))
@@ -115,6 +117,22 @@ def topic(
 
     text = f"Topic ({field}): {_or(actions)}"
     return Need(f"{text}; of a retry topic, Group: {_or(retry)}" if retry else text, rights)
+
+
+def cancelled_topic(field: str) -> Need:
+    """Return the need for the topic whose delayed message a send cancels. `field` has the properties of the send.
+
+    A cancel names that topic in its property, and may itself go to another topic.
+    """
+
+    def rights(command: Command, here: Surroundings) -> Iterator[Right]:
+        text = command.ext.get(field, "")
+        if props.TIMER_DEL_UNIQKEY in text:
+            name, sign, _ = props.parse(text).get(props.TIMER_DEL_UNIQKEY, "").partition("+")
+            if sign:  # without it, the message is in the topic of the cancel
+                yield topic_right(name, frozenset({Action.PUB}), _SUB)
+
+    return Need(f"Topic of a message that it cancels ({field}): {Action.PUB}", rights)
 
 
 def group(field: str, *actions: Action, optional: bool = False) -> Need:
@@ -175,9 +193,6 @@ def in_body(text: str, rights: Callable[[bytes], Iterable[Right]]) -> Need:
         return rights(raw) if raw else ()
 
     return Need(text, found)
-
-
-_SUB: Final = frozenset({Action.SUB})
 
 
 def _subscribed(group_name: str, topics: Iterable[str]) -> Iterator[Right]:

@@ -52,8 +52,8 @@ def _audited(*found: Need) -> Rule:
 ALL, PUB, SUB = Action.ALL, Action.PUB, Action.SUB
 CREATE, UPDATE, DELETE, GET = Action.CREATE, Action.UPDATE, Action.DELETE, Action.GET
 
-_SEND: Final = _of(topic("topic", PUB, retry=(SUB,)))
-_SEND_V2: Final = _of(topic("b", PUB, retry=(SUB,)))
+_SEND: Final = _of(topic("topic", PUB, retry=(SUB,)), needs.cancelled_topic("properties"))
+_SEND_V2: Final = _of(topic("b", PUB, retry=(SUB,)), needs.cancelled_topic("i"))
 _PULL: Final = _of(topic("topic", SUB), group("consumerGroup", SUB))
 _QUEUE: Final = _of(topic("topic", GET))
 _GET: Final = _of(cluster(GET))
