@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from wheelmq.delay.cancel import Cancelled
@@ -9,7 +11,7 @@ from wheelmq.delay.timer.lookup import find_parked
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_TOPIC
 from wheelmq.formats.wire import headers
-from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
@@ -271,6 +273,11 @@ def test_a_level_takes_precedence_over_a_cancel(harness: BrokerHarness) -> None:
     assert harness.bodies("T") == [b"level", b"body"]
 
 
+def recall_handle(harness: BrokerHarness, key: str) -> str:
+    text = f"v1 T broker-a {harness.now_ms + 4000} {key}"
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
 class TestRecall:
     """RECALL_MESSAGE cancels by the handle that a send returned."""
 
@@ -289,6 +296,20 @@ class TestRecall:
         harness.advance(6000)
         assert harness.bodies("T") == []
         invariants.check(harness.broker)
+
+    @pytest.mark.parametrize("forged", ["TIMER_DEL_UNIQKEY\x01Other+K\x02", "__WMQ_ORIGIN\x013000000000000000\x02", ""])
+    def test_a_handle_or_a_group_with_properties_is_rejected(self, harness: BrokerHarness, forged: str) -> None:
+        """The record of the cancel would have them, and another broker could execute them."""
+        send(harness, "K", 5000)
+        end = harness.broker.parts.store.log.end
+        answer = self.recall(harness, recall_handle(harness, f"x\x02{forged}"))
+        assert (answer.code, answer.remark) == (ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+        ext = headers.texts(topic="T", recallHandle=recall_handle(harness, "x"), producerGroup=f"g\x02{forged}")
+        answer = harness.ask(Command(code=RequestCode.RECALL_MESSAGE, ext=ext))
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION and "producerGroup" in (answer.remark or "")
+        assert harness.broker.parts.store.log.end == end
+        harness.advance(5000)
+        assert harness.bodies("T") == [b"body"]
 
     def test_a_second_recall_finds_a_settled_message(self, harness: BrokerHarness) -> None:
         handle = harness.send("T", delay_ms=5000).ext["recallHandle"]
@@ -327,22 +348,3 @@ class TestRecall:
         assert "recallHandle" not in harness.send("T", properties={props.DELAY: "3"}).ext
         assert "recallHandle" not in harness.send("T", deliver_ms=5).ext
         assert "recallHandle" not in harness.send("%RETRY%g", delay_ms=5000).ext
-
-    def test_a_handle_or_a_group_cannot_forge_properties(self, harness: BrokerHarness) -> None:
-        """Names and ids come from the client. Properties smuggled in by them must settle nothing."""
-        import base64
-
-        send(harness, "K", 5000)
-        origin = "__WMQ_ORIGIN\x013000000000000000\x02"
-        handle = f"v1 T broker-a {harness.now_ms + 4000} x\x02{origin}"
-        ext = headers.texts(
-            topic="T",
-            recallHandle=base64.urlsafe_b64encode(handle.encode()).decode(),
-            producerGroup=f"g\x02{origin}",
-        )
-        assert harness.ask(Command(code=RequestCode.RECALL_MESSAGE, ext=ext)).code == 0
-        invariants.check(harness.broker)
-        harness.restart(clean=False)
-        invariants.check(harness.broker)
-        harness.advance(5000)
-        assert harness.bodies("T") == [b"body"]

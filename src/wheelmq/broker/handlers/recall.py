@@ -60,8 +60,10 @@ def _recall(request: Request, context: Context, header: RecallHeader) -> Answer:
     if header.topic not in context.topics:
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist")
     handle = parse_handle(header.recall_handle)
-    if handle is None:
+    if handle is None or props.has_separator(handle.unique_key):
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+    if props.has_separator(header.producer_group):
+        raise PeerError(ResponseCode.ILLEGAL_OPERATION, "producerGroup has a byte 1 or 2: write the name of a group")
     if handle.topic != header.topic:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
     if handle.broker_name != context.settings.broker.name:

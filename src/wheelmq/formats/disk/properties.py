@@ -77,6 +77,11 @@ def parse(text: str) -> dict[str, str]:
     return found
 
 
+def has_separator(value: str) -> bool:
+    """Return whether a value would be read as several properties."""
+    return NAME_END in value or PAIR_END in value
+
+
 class StoredProperties:
     """The properties of a record as text. Each `get` searches the text."""
 
