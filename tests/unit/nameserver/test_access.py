@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,32 @@ def test_a_stranger_cannot_register_a_broker(server: Server) -> None:
     for key in (ROOT, UP):
         assert server.register(key).code == 0
     assert b"10.6.6.6" in bytes(server.ask(RequestCode.GET_BROKER_CLUSTER_INFO, BOB).body)
+
+
+def test_forged_requests_have_no_effect(server: Server, tmp_path: Path) -> None:
+    """A stranger takes the name of a broker, removes it, moves a file, or sends a body that inflates to 60 MiB."""
+    assert server.register(ROOT).code == 0
+    before = bytes(server.ask(RequestCode.GET_BROKER_CLUSTER_INFO, ROOT).body)
+    broker = {
+        "brokerName": "broker-a",
+        "brokerAddr": "6.6.6.6:666",
+        "clusterName": "DefaultCluster",
+        "haServerAddr": "",
+    }
+    bomb = zlib.compress(bytes(60 << 20), 9)
+    crc = str(zlib.crc32(bomb) & 0x7FFF_FFFF)
+    for key in (None, BOB, AccessKey("root", "a wrong secret")):
+        for code, fields, body in (
+            (RequestCode.REGISTER_BROKER, {**broker, "brokerId": 0}, b""),
+            (RequestCode.REGISTER_BROKER, {**broker, "brokerId": 0, "compressed": "true", "bodyCrc32": crc}, bomb),
+            (RequestCode.UNREGISTER_BROKER, {**broker, "brokerAddr": "10.6.6.6:10911", "brokerId": 0}, b""),
+            (RequestCode.WIPE_WRITE_PERM_OF_BROKER, broker, b""),
+            (RequestCode.UPDATE_NAMESRV_CONFIG, {}, f"kvConfigPath={tmp_path / 'evil'}\n".encode()),
+            (RequestCode.PUT_KV_CONFIG, {"namespace": "../../x", "key": "k", "value": "v" * 1000}, b""),
+        ):
+            assert server.ask(code, key, body, **fields).code == ResponseCode.NO_PERMISSION, (code, key)
+    assert bytes(server.ask(RequestCode.GET_BROKER_CLUSTER_INFO, ROOT).body) == before
+    assert not (tmp_path / "evil").exists()
 
 
 def test_changed_users_count_within_a_second(server: Server, store: Path) -> None:
