@@ -72,7 +72,7 @@ $(FUZZ)/.installed: requirements/fuzz.txt $(INSTALLED)
 	@touch $@
 
 # What fails is left in fuzz-crashes/; `python -m tests.fuzz --replay FILE` runs it again.
-fuzz: install $(FUZZ)/.installed ## Fuzz by coverage what others' bytes reach: each target for SECONDS=60 (8 min).
+fuzz: install $(FUZZ)/.installed ## Fuzz by coverage what others' bytes reach: each target for SECONDS=60 (9 min).
 	PYTHONPATH=$(FUZZ) $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) --crashes fuzz-crashes $(ARGS)
 
 crash: install ## Kill every part 80 times under load, and a broker 600 times under sends (KILLS=n each, SEED=n; 40 min).

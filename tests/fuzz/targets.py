@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-NAMES = ("frames", "properties", "expressions", "batches", "bodies", "files", "requests", "access")
+NAMES = ("frames", "properties", "expressions", "batches", "bodies", "files", "requests", "access", "entrance")
 
 CORPUS = Path(__file__).parent / "corpus"
 """A folder of inputs for each target."""

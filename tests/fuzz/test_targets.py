@@ -17,7 +17,7 @@ from tests.fuzz.targets import CORPUS, INPUT_BYTES_MAX, NAMES, TooSlow
 
 COUNTS = {
     "frames": 20_000, "properties": 16_000, "expressions": 4000, "batches": 50_000, "bodies": 50_000, "files": 5000,
-    "requests": 1000, "access": 4000,
+    "requests": 1000, "access": 4000, "entrance": 4000,
 }  # fmt: skip
 SEED = 20_261_122
 GROWTH_KIB_MAX = 200 << 10
