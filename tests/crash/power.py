@@ -105,6 +105,9 @@ class State:
                 shutil.copyfile(path, copy)
             elif (found := self.files[path]) is not None:
                 copy.write_bytes(found.tobytes())
+            else:
+                continue
+            copy.chmod(0o600)  # a broker takes keys only from private files
 
 
 class Dirty:

@@ -33,6 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
+from wheelmq.config.errors import ConfigError
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import RecordError, decode_record
 from wheelmq.formats.disk.origin import Stream, block_stream, origin_of
@@ -369,7 +370,7 @@ class Sweep:
         try:
             with _no_longer_than(CASE_S):
                 first, later = self._open(case)
-        except (OSError, BodyError) as error:
+        except (OSError, BodyError, ConfigError) as error:
             text = str(error)
             if isinstance(error, TimeoutError) or str(self._scratch) not in text:
                 return Class.VIOLATION, f"{type(error).__name__}: {text}"
