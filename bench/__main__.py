@@ -49,6 +49,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "holds": ("bench.holds",),
     "first_after_idle": ("bench.first_after_idle",),
     "tls": ("bench.tls",),
+    "replication": ("bench.replication",),
 }
 SHORT_DEADLINE_S = 600.0
 DEADLINE_S = 6 * 3600.0
