@@ -30,7 +30,7 @@ VERSIONS: Final = ("5.3.3", "5.5.0")
 """Versions of Apache RocketMQ; the first is the default."""
 PROJECT = MavenProject(Path(__file__).parent)
 
-START_DEADLINE_S = 60.0
+START_DEADLINE_S = 150.0
 STOP_DEADLINE_S = 60.0
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 30

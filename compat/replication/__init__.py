@@ -1,0 +1,1 @@
+"""Pairs of master and slave, one of Apache RocketMQ and one of WheelMQ, as real processes."""

@@ -1,0 +1,7 @@
+"""`python -m compat.replication`."""
+
+import sys
+
+from compat.replication.run import main
+
+sys.exit(main())
