@@ -134,6 +134,9 @@ OF_REPLICAS: Final = (
 """Failpoints of a replica. tests/property/test_replica_stops.py ends there, and for cuts of blocks
 tests/unit/broker/test_block_failover.py."""
 
+OF_APACHE: Final = ("apache_checkpoint.before", "apache_checkpoint.written", "apache_log.prepared")
+"""Failpoints of a slave of Apache RocketMQ. tests/golden/test_following.py ends there."""
+
 OVER_THE_WIRE: Final = ("task.portion",)
 """Failpoints of a task that does not see the store's folder. Here every task sees it."""
 

@@ -7,7 +7,7 @@ import gc
 import logging
 import random
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,15 +24,14 @@ from wheelmq.broker.parts import Inner
 from wheelmq.broker.registration import Registrar
 from wheelmq.broker.replication.following import Following
 from wheelmq.broker.replication.master_watch import LaterMaster, MasterWatch
+from wheelmq.broker.replication.replication import Replication
 from wheelmq.broker.replication.role import StoredRole, store_role
-from wheelmq.broker.replication.truncation import cut_blocks_to, truncate
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter, NodeSettings
 from wheelmq.broker.start_warnings import body_size_warning
 from wheelmq.broker.task_list import TickTask, every
 from wheelmq.config.bounds import FAST_PORT_BELOW
 from wheelmq.config.changes import Origin
 from wheelmq.config.errors import ConfigError
-from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.limits import Limits, SocketOptions
 from wheelmq.net.replica_port import ReplicaPort
@@ -150,7 +149,7 @@ class BrokerApp:
             broker,
             limits=_limits(self.settings),
             sockets=_socket_options(self.settings.broker),
-            after_tick=partial(self._stop_if_failed, broker.parts.health),
+            after_tick=partial(self._stop_if_asked, broker.parts.health, broker.parts.replication),
             tls=self._tls,
         )
         shell.open(self._server)
@@ -209,20 +208,13 @@ class BrokerApp:
         """Follow the master of the broker name, until this broker is the master."""
         assert self._server is not None
 
-        def truncate_first(position: LogPosition) -> None:
-            self._end_life(lambda: truncate(broker.parts.disk, self.settings, position))
-
-        def cut_first(keep: Mapping[int, int]) -> None:
-            self._end_life(lambda: cut_blocks_to(broker.parts.disk, broker.parts.clock, self.settings, keep))
-
         self.following = Following(
             broker,
             registration.master,
             registration.register_soon,
             self._server.schedule_round,
             self._server.schedule_tick,
-            truncate_first,
-            cut_first,
+            self._end_life,
         )
         self.following.start()
 
@@ -294,9 +286,12 @@ class BrokerApp:
                 FAST_PORT_BELOW,
             )
 
-    def _stop_if_failed(self, health: StoreHealth) -> None:
+    def _stop_if_asked(self, health: StoreHealth, replication: Replication) -> None:
+        """Stop a broker that has failed, and one that must start again to become the master."""
         if health.failure is not None:
             self.stopped.set()
+        elif replication.must_start_again and self.next_life is None:
+            self._end_life(lambda: None)
 
     async def stop(self) -> None:
         """Stop cleanly: take no new requests, and write everything to disk."""

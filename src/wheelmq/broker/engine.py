@@ -25,6 +25,8 @@ class Engine:
     searches: Searches
     index: MessageIndex | None
     """None if `message_index_enable` is off."""
+    knows_pending: bool = True
+    """Whether timer, levels and blocks know their pending messages. False on a slave of Apache RocketMQ."""
 
     @property
     def blocks(self) -> Blocks:

@@ -23,12 +23,15 @@ log = logging.getLogger(__name__)
 
 
 def open_engine(
-    settings: BrokerSettings, *, disk: Disk, clock: Clock, workers: Workers
+    settings: BrokerSettings, *, disk: Disk, clock: Clock, workers: Workers, has_apache_master: bool = False
 ) -> tuple[Engine, RecoveredEnds]:
     """Recover the store. Returns the engine, and the ends of transactions that the log has.
 
-    A snapshot that contradicts the log is deleted, and the whole log is read. Raises StoreLocked, OSError.
+    With `has_apache_master`, timer, levels and blocks stay as they are on disk. A snapshot that contradicts the log is
+    deleted, and the whole log is read. Raises StoreLocked, OSError.
     """
+    if has_apache_master:
+        return _open_log(settings, disk, clock, workers)
     try:
         return _open(settings, disk, clock, workers)
     except SnapshotWrong as error:
@@ -36,11 +39,25 @@ def open_engine(
         return _open(settings, disk, clock, workers)
 
 
+def _open_log(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) -> tuple[Engine, RecoveredEnds]:
+    """Recover log and queues alone. Raises OSError."""
+    store = _store_of(settings, disk, clock)
+    timer, block_scheduler, generations = open_delay(store, settings.timer, settings.blocks)
+    ends = RecoveredEnds(store.log)
+    store.recover(lambda rows, names: ends.on_rows(rows))
+    index = _open_index(settings, store, workers)
+    searches = Searches(block_scheduler.blocks, workers.reading)
+    return Engine(store, timer, block_scheduler, generations, searches, index, knows_pending=False), ends
+
+
+def _store_of(settings: BrokerSettings, disk: Disk, clock: Clock) -> Store:
+    host = Host(bytes(map(int, settings.broker.ip.split("."))), settings.broker.listen_port)
+    return Store(settings.store, disk, clock, host=host, levels_ms=settings.levels.levels_ms)
+
+
 def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) -> tuple[Engine, RecoveredEnds]:
     """Recover the store. Raises SnapshotWrong: the snapshot is deleted then."""
-    host = Host(bytes(map(int, settings.broker.ip.split("."))), settings.broker.listen_port)
-    levels_ms = settings.levels.levels_ms
-    store = Store(settings.store, disk, clock, host=host, levels_ms=levels_ms)
+    store = _store_of(settings, disk, clock)
     timer, block_scheduler, generations = open_delay(store, settings.timer, settings.blocks)
     block_scheduler.blocks.load()
     block_scheduler.blocks.recover()

@@ -32,6 +32,8 @@ from wheelmq.broker.opening import open_engine
 from wheelmq.broker.puts import Puts
 from wheelmq.broker.record_dispatch import RecordDispatch
 from wheelmq.broker.replication.acks import ReplicaAcks
+from wheelmq.broker.replication.apache_checkpoints import ApacheCheckpoints
+from wheelmq.broker.replication.apache_log import end_apache_log, has_apache_log
 from wheelmq.broker.replication.block_acks import BlockAcks
 from wheelmq.broker.replication.block_source import BlockSource
 from wheelmq.broker.replication.epochs import Epochs
@@ -58,6 +60,7 @@ from wheelmq.broker.timer_progress import TimerRates
 from wheelmq.broker.timer_stops import TimerStops
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.checks import TransactionChecks
+from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.broker.turns.coordinator import TurnCoordinator
 from wheelmq.broker.turns.opening import open_turns
@@ -70,6 +73,7 @@ from wheelmq.delay.release import Releaser
 from wheelmq.delay.snapshots import Snapshots
 from wheelmq.delay.timer.log_preallocator import TimerLogPreallocator
 from wheelmq.delay.timer.metrics import TimerMetricsTable
+from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.frame import Command
@@ -110,11 +114,9 @@ class Parts:
         self.settings, self.clock = settings, clock
         self.health = StoreHealth(clock)
         self.disk, self.workers, self.randomness = disk, workers, randomness
-        self.engine, recovered_ends = open_engine(settings, disk=disk, clock=clock, workers=workers)
-        self.store, self.timer, self.block_scheduler = self.engine.store, self.engine.timer, self.engine.block_scheduler
-        self.generations, self.searches, self.index = self.engine.generations, self.engine.searches, self.engine.index
-        self.paths, self.host = self.store.paths, self.engine.host
+        self.paths = StorePaths(settings.store.path)
         self.role = Role(settings, disk, self.paths)
+        recovered_ends = self._open_engine()
         self._open_tables()
         self.sign = self._own_sign(inner or Inner())
         self.request_counts: Counter[str] = Counter()
@@ -128,6 +130,7 @@ class Parts:
         self.delay_offsets = self._open_delay_offsets()
         self.preallocator = self._open_preallocator()
         self.expiry = self._open_expiry()
+        self.apache_checkpoints = ApacheCheckpoints(disk, self.paths, self.store.log, workers.background)
         self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings.flush, self.health)
         self.holds, self.calls = Holds(clock), Calls()
         self._open_replication()
@@ -159,6 +162,23 @@ class Parts:
         self.configuration = Configuration(
             BROKER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
         )
+
+    def _open_engine(self) -> RecoveredEnds:
+        """Recover the store. A master knows its pending messages, and writes the log itself from now on."""
+        is_master, disk = self.role.is_master, self.disk
+        self.engine, recovered_ends = open_engine(
+            self.settings,
+            disk=disk,
+            clock=self.clock,
+            workers=self.workers,
+            has_apache_master=not is_master and has_apache_log(disk, self.paths),
+        )
+        self.store, self.timer, self.block_scheduler = self.engine.store, self.engine.timer, self.engine.block_scheduler
+        self.generations, self.searches, self.index = self.engine.generations, self.engine.searches, self.engine.index
+        self.host = self.engine.host
+        if is_master:
+            end_apache_log(disk, self.paths)
+        return recovered_ends
 
     def _open_puts(self) -> Puts:
         return Puts(
@@ -361,6 +381,8 @@ class Parts:
 
     def _open_expiry(self) -> Expiry:
         def needed_from() -> LogPosition:
+            if not self.engine.knows_pending:
+                return min(self.apache_checkpoints.log_start, self.transactions.needed_from())
             return min(self.generations.needed_from(), self.transactions.needed_from())
 
         return Expiry(self.store, self.index, self.settings.expiry, needed_from, self.workers.background)

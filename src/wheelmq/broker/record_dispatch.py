@@ -36,6 +36,7 @@ class RecordDispatch:
         self._store = engine.store
         self._replicas = replicas
         self._pending = engine.timer.pending
+        self._knows_pending = engine.knows_pending
         self._block_scheduler = engine.block_scheduler
         self._stats = stats
         self._holds = holds
@@ -89,7 +90,7 @@ class RecordDispatch:
         """
         rows, grown = self._store.dispatch(count)
         try:
-            if self._pending.take_journal(rows):
+            if self._knows_pending and self._pending.take_journal(rows):
                 self._block_scheduler.take_settled(rows)
         except Exception as error:
             self._health.fail(TimersLost(error))

@@ -35,17 +35,23 @@ def store_tasks(
     health: StoreHealth,
     workers: Workers,
     settings: BrokerSettings,
+    *,
+    knows_pending: bool,
 ) -> list[tuple[int, Callable[[], object]]]:
     """Return the tasks, each with its interval in milliseconds."""
     background, clean_ms = workers.background, settings.expiry.interval_ms
-    return [
+    found: list[tuple[int, Callable[[], object]]] = [
         (settings.store.checkpoint_ms, Checkpoints(store, background).begin),
-        (settings.store.checkpoint_ms, partial(block_scheduler.write_checkpoints, SingleFlight(background))),
         (clean_ms, expiry.poll),
-        (clean_ms, lambda: expire_blocks(block_scheduler, store.clock, health, background)),
-        (clean_ms, lambda: run_in_background(timer.drop_log(), background)),
         (LOCK_CHECK_MS, StoreLockCheck(store, health, workers.tables).begin),
     ]
+    if knows_pending:
+        found += [
+            (settings.store.checkpoint_ms, partial(block_scheduler.write_checkpoints, SingleFlight(background))),
+            (clean_ms, lambda: expire_blocks(block_scheduler, store.clock, health, background)),
+            (clean_ms, lambda: run_in_background(timer.drop_log(), background)),
+        ]
+    return found
 
 
 class Checkpoints:

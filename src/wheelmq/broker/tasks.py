@@ -34,26 +34,37 @@ def broker_tasks(parts: Parts) -> list[TickTask]:
     return [*_periodic_tasks(parts), *_tick_tasks(parts)]
 
 
+def _pending_tasks(parts: Parts, *tasks: TickTask) -> tuple[TickTask, ...]:
+    """Return `tasks`, which work on pending messages or write what is known about them.
+
+    A slave of Apache RocketMQ has none of them: it does not know its pending messages.
+    """
+    return tasks if parts.engine.knows_pending else ()
+
+
 def _periodic_tasks(parts: Parts) -> list[TickTask]:
     """Return the work that ticks do at intervals. An interval of 0 turns it off."""
     settings, clock, background = parts.settings, parts.clock, parts.workers.background
-    audit_ms = LOOK_MS if settings.timer.check_metrics_enable else 0
     engine = parts.store, parts.timer, parts.block_scheduler, parts.expiry
     found: list[tuple[int, Callable[[], object]]] = [
         (settings.consumers.offsets_persist_ms, parts.table_saves.save_offsets),
         (FILTERS_PERSIST_MS, parts.table_saves.save_filters),
         (CLIENTS_EXPIRE_MS, lambda: parts.locks.drop_lapsed(clock.monotonic_ms())),
         (CLIENTS_EXPIRE_MS, lambda: parts.member_changes.drop_silent(clock.monotonic_ms())),
-        *store_tasks(*engine, parts.health, parts.workers, settings),
+        *store_tasks(*engine, parts.health, parts.workers, settings, knows_pending=parts.engine.knows_pending),
         (settings.expiry.interval_ms, parts.admission.check_disk),
         (SAMPLE_MS, parts.stats.sample),
         (RATES_SAMPLE_MS, parts.stats.sample_rates),
         (TIMER_RATES_SAMPLE_MS, parts.timer_rates.sample),
-        (audit_ms, parts.count_audit.check_clock),
-        (settings.timer.flush_interval_ms, lambda: run_in_background(parts.timer_metrics.save_job(), background)),
-        (settings.timer.progress_log_interval_ms, TimerProgressLog(parts.timer, parts.releaser).write),
         (settings.transactions.metrics_interval_ms, parts.transactions.save_counts),
     ]
+    if parts.engine.knows_pending:
+        audit_ms = LOOK_MS if settings.timer.check_metrics_enable else 0
+        found += [
+            (audit_ms, parts.count_audit.check_clock),
+            (settings.timer.flush_interval_ms, lambda: run_in_background(parts.timer_metrics.save_job(), background)),
+            (settings.timer.progress_log_interval_ms, TimerProgressLog(parts.timer, parts.releaser).write),
+        ]
     return [every(CHORES, interval_ms, function, clock) for interval_ms, function in found if interval_ms > 0]
 
 
@@ -70,21 +81,26 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
         TickTask(CHORES, lambda at: parts.table_saves.poll(at.monotonic_ms), lambda at: parts.table_saves.next_ms()),
         TickTask(CHORES, lambda at: parts.new_queues.tick(), lambda at: parts.new_queues.next_ms()),
         rest(TickTask(CHORES, lambda at: parts.health.poll(at.monotonic_ms))),
-        TickTask(
-            "arm near timers",
-            lambda at: pending.arm_near(at.wall_ms),
-            lambda at: at.after_wall_ms(pending.next_near_ms()),
-        ),
-        TickTask(
-            "blocks",
-            lambda at: parts.block_scheduler.tick(at.wall_ms),
-            lambda at: at.after_wall_ms(parts.block_scheduler.next_ms()),
-        ),
-        *map(rest, _prefetch_tasks(parts)),
-        rest(
+        *_pending_tasks(
+            parts,
             TickTask(
-                TIMER_CHORES, lambda at: parts.timer_stops.poll(at.monotonic_ms), lambda at: parts.timer_stops.next_ms()
-            )
+                "arm near timers",
+                lambda at: pending.arm_near(at.wall_ms),
+                lambda at: at.after_wall_ms(pending.next_near_ms()),
+            ),
+            TickTask(
+                "blocks",
+                lambda at: parts.block_scheduler.tick(at.wall_ms),
+                lambda at: at.after_wall_ms(parts.block_scheduler.next_ms()),
+            ),
+            *map(rest, _prefetch_tasks(parts)),
+            rest(
+                TickTask(
+                    TIMER_CHORES,
+                    lambda at: parts.timer_stops.poll(at.monotonic_ms),
+                    lambda at: parts.timer_stops.next_ms(),
+                )
+            ),
         ),
         TickTask(
             "transaction checks",
@@ -155,12 +171,15 @@ def _answer_tasks(parts: Parts) -> list[TickTask]:
         return at.monotonic_ms if parts.holds.has_more() else parts.holds.next_deadline_ms()
 
     return [
-        rest(
-            TickTask(
-                "pipeline",
-                lambda at: parts.pipeline.tick(at.wall_ms, at.monotonic_ms),
-                lambda at: parts.pipeline.next_ms(at.monotonic_ms),
-            )
+        *_pending_tasks(
+            parts,
+            rest(
+                TickTask(
+                    "pipeline",
+                    lambda at: parts.pipeline.tick(at.wall_ms, at.monotonic_ms),
+                    lambda at: parts.pipeline.next_ms(at.monotonic_ms),
+                )
+            ),
         ),
         TickTask(
             "slices",
@@ -200,21 +219,27 @@ def _block_replica_tasks(parts: Parts) -> list[TickTask]:
 def _file_tasks(parts: Parts) -> list[TickTask]:
     """Return the tasks that write files no request waits for, and that end the files at a stop."""
     index, pacing, rest = parts.index, parts.index_pacing, _rest_of(parts)
+    snapshots, offsets = parts.snapshots, parts.delay_offsets
     return [
-        TickTask("timer check", lambda at: parts.count_audit.poll(), lambda at: parts.count_audit.next_ms()),
+        *_pending_tasks(
+            parts, TickTask("timer check", lambda at: parts.count_audit.poll(), lambda at: parts.count_audit.next_ms())
+        ),
         TickTask("transactions", close=parts.transactions.close),
         TickTask(CHORES, close=parts.table_saves.close, closes_after_failure=True),
-        TickTask("pipeline", close=parts.pipeline.close),
-        TickTask(TIMER_CHORES, close=parts.timer_metrics.close),
+        *_pending_tasks(
+            parts,
+            TickTask("pipeline", close=parts.pipeline.close),
+            TickTask(TIMER_CHORES, close=parts.timer_metrics.close),
+        ),
         *([] if index is None or pacing is None else [_index_task(index, pacing)]),
         TickTask("held queries", lambda at: parts.holds.wake(index)),
-        rest(TickTask("snapshots", lambda at: parts.snapshots.poll(at.monotonic_ms), close=parts.snapshots.close)),
-        TickTask("blocks", close=parts.block_scheduler.close),
-        rest(
-            TickTask(
-                "delay offsets", lambda at: parts.delay_offsets.poll(at.monotonic_ms), close=parts.delay_offsets.close
-            )
+        *_pending_tasks(
+            parts,
+            rest(TickTask("snapshots", lambda at: snapshots.poll(at.monotonic_ms), close=snapshots.close)),
+            TickTask("blocks", close=parts.block_scheduler.close),
+            rest(TickTask("delay offsets", lambda at: offsets.poll(at.monotonic_ms), close=offsets.close)),
         ),
+        rest(TickTask("checkpoint of Apache", lambda at: parts.apache_checkpoints.poll())),
         rest(TickTask("files ahead", lambda at: parts.preallocator.poll(parts.timer.pending.armed.bytes))),
         TickTask("store", close=parts.store.close),
     ]

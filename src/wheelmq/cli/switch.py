@@ -11,7 +11,7 @@ import msgspec
 from wheelmq.cli.credentials import own_sign
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import MASTER_ID, BodyError
-from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.replication_state import ReplicationState
 from wheelmq.net.errors import CallError, Refused
@@ -20,7 +20,13 @@ from wheelmq.system.tls_client import ClientTls
 
 CATCH_UP_S: Final = 10.0
 """Time for the slave to get the last messages of the master."""
+START_S: Final = 300.0
+"""Time for a slave of Apache RocketMQ to start again as the master. It reads its whole log meanwhile."""
 POLL_S: Final = 0.02
+APACHE_STILL_RUNS: Final = (
+    "the master at {} is a broker of Apache RocketMQ, which cannot hand over. Stop it first: two masters would deliver "
+    "each delayed message twice"
+)
 
 
 class SwitchRejected(Exception):
@@ -50,7 +56,7 @@ def switch(broker: str, namesrv: str, *, force: bool, tls: ClientTls | None = No
         handed_over = least_end > 0
     ext = headers.texts(leastLogEnd=least_end)
     slave.ask(Command(code=RequestCode.WMQ_PROMOTE, ext=ext))
-    after = state_at(slave)
+    after = _await_master(slave)
     took_ms = round(1000 * (time.monotonic() - began_s))
     how = f"the former master at {master} handed over" if handed_over else "the former master was not reachable"
     text = f"{broker} is the master of {state.broker_name} now, epoch {after.epoch}, after {took_ms} ms: {how}."
@@ -65,6 +71,24 @@ def state_at(connection: SyncConnection) -> ReplicationState:
         return msgspec.json.decode(answer.body, type=ReplicationState)
     except msgspec.DecodeError as error:
         raise CallError(f"the state of {connection.address} is unreadable: {error}") from None
+
+
+def _await_master(slave: SyncConnection) -> ReplicationState:
+    """Wait until the slave is the master. A slave of Apache RocketMQ starts again first. Raises SwitchRejected."""
+    deadline_s = time.monotonic() + START_S
+    while True:
+        try:
+            state = state_at(slave)
+            if state.is_master:
+                return state
+        except CallError:
+            pass  # it starts again
+        if time.monotonic() > deadline_s:
+            raise SwitchRejected(
+                f"the broker at {slave.address} is to be the master, but did not start again within {START_S:.0f} s. "
+                "Its log says why, or how far its recovery is"
+            )
+        time.sleep(POLL_S)
 
 
 def _master_of(state: ReplicationState, namesrv: str, tls: ClientTls | None) -> str | None:
@@ -93,6 +117,8 @@ def _hand_over(slave: SyncConnection, master: SyncConnection, successor: str, *,
     except (CallError, Refused) as error:
         if force:
             return 0
+        if isinstance(error, Refused) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise SwitchRejected(APACHE_STILL_RUNS.format(master.address)) from None
         raise SwitchRejected(
             f"the name server knows a master at {master.address}, which cannot hand over: {error}. With --force the "
             "slave takes over without it, and messages that it has not got are lost"

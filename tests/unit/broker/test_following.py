@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from compat.apache.apache import free_port
 from tests.unit.client.conftest import SMALL, registered, until
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.lives import live
@@ -101,9 +102,9 @@ class Group:
         self.members: list[Member] = []
 
     async def add(self, **settings: Any) -> Member:
-        chosen = {**SMALL, "namesrv": (self.namesrv,), **settings}
+        chosen = {**SMALL, "namesrv": (self.namesrv,), "listen_port": 0, **settings}
         store = self._folder / f"store-{len(self.members)}"
-        member = Member(BrokerSettings.of(store_path=store, listen_port=0, **chosen))
+        member = Member(BrokerSettings.of(store_path=store, **chosen))
         self.members.append(member)
         await member.start()
         await registered(member.app)
@@ -121,6 +122,11 @@ async def running(folder: Path, tls: TlsSettings | None = None) -> AsyncIterator
         for member in group.members:
             await member.stop()
         await group.app.stop()
+
+
+def ha_port(member: Member) -> int:
+    assert member.app.broker is not None
+    return member.app.broker.parts.replication.ha_port
 
 
 def play(folder: Path, scene: Callable[[Group], Awaitable[None]], tls: TlsSettings | None = None) -> None:
@@ -286,18 +292,42 @@ def test_a_switch_to_a_slave_that_lags_for_ever_is_rejected(tmp_path: Path, monk
     play(tmp_path, scene)
 
 
-def test_a_slave_without_a_name_server_follows_the_log_of_a_given_master(tmp_path: Path) -> None:
+def test_a_slave_without_a_name_server_follows_a_given_master(tmp_path: Path) -> None:
+    """The port for requests is the one before the HA port, so the slave also copies tables and blocks."""
+
     async def scene(group: Group) -> None:
-        master = await group.add()
+        master = await group.add(listen_port=free_port(beside=(-2, 1)))
         await send(group, 3)
-        assert master.app.broker is not None
-        ha = f"127.0.0.1:{master.app.broker.parts.replication.ha_port}"
+        await send(group, 1, delay_in_seconds=3600)
+        ha = f"127.0.0.1:{ha_port(master)}"
         slave = Member(
             BrokerSettings.of(store_path=tmp_path / "alone", listen_port=0, ha_master_address=ha, **SMALL, **SLAVE)
         )
         group.members.append(slave)
         await slave.start()
-        await until(lambda: slave.stored("T") == 3)
+        await until(lambda: slave.stored("T") == 3 and slave.in_blocks == 1)
+        assert slave.app.broker is not None
+        await until(lambda: slave.app.broker is not None and "T" in slave.app.broker.parts.topics)
+
+    play(tmp_path, scene)
+
+
+def test_a_slave_rejects_a_given_master_whose_port_for_requests_is_not_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The HA port does not show whether a master is one of Apache RocketMQ, so the slave must not guess."""
+
+    async def scene(group: Group) -> None:
+        master = await group.add()
+        ha = f"127.0.0.1:{ha_port(master)}"
+        settings = BrokerSettings.of(
+            store_path=tmp_path / "alone", listen_port=0, ha_master_address=ha, **SMALL, **SLAVE
+        )
+        slave = Member(settings)
+        group.members.append(slave)
+        await slave.start()
+        await until(lambda: "ha_master_address" in caplog.text and "give this slave a name server" in caplog.text)
+        assert slave.log_end == 0
 
     play(tmp_path, scene)
 

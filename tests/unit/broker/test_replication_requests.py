@@ -43,6 +43,12 @@ def test_the_state_shows_which_tables_have_changed(tmp_path: Path) -> None:
         assert [name for name in before if topics[name] != offsets[name]] == ["offsets"]
 
 
+def test_a_slave_of_apache_gets_an_empty_table_of_request_modes(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path) as harness:
+        answer = harness.ask_code(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        assert answer.code == ResponseCode.SUCCESS and json.loads(answer.body) == {"messageRequestModeMap": {}}
+
+
 def test_filters_are_given_as_consumer_filter_json_has_them(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, enable_property_filter=True) as harness:
         subscription = {"topic": "T", "subString": "a > 1", "expressionType": "SQL92", "subVersion": 1}

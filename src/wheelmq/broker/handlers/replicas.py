@@ -49,6 +49,12 @@ def get_ha_status(request: Request, context: Context, replication: Replication) 
     return reply(body=bodies.write(body))
 
 
+@HANDLERS.serves(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+def get_request_modes(request: Request, context: Context, replication: Replication) -> Answer:
+    """Return an empty table, because no group uses POP. A slave of Apache RocketMQ asks for it each minute."""
+    return reply(body=bodies.write({"messageRequestModeMap": {}}))
+
+
 @HANDLERS.serves(RequestCode.WMQ_REPLICATION_STATE)
 def get_state(request: Request, context: Context, replication: Replication) -> Answer:
     """Return the role of the broker, its epoch, the ends of its log, and the versions of its tables.

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from wheelmq.broker.broker import Broker
+from wheelmq.broker.replication.apache_log import begin_apache_log, end_apache_log
+from wheelmq.broker.replication.apache_master import check_log_files, check_range, log_range
 from wheelmq.broker.replication.block_sync import BlockSync, MustCut
-from wheelmq.broker.replication.master_link import MasterLink, MasterWrong, MustTruncate
+from wheelmq.broker.replication.master_link import LOG_START, MasterLink, MasterWrong, MustTruncate
 from wheelmq.broker.replication.replication import MasterAddress
 from wheelmq.broker.replication.state_request import state_of
 from wheelmq.broker.replication.table_sync import TableSync
+from wheelmq.broker.replication.truncation import cut_blocks_to, truncate
 from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.bodies import BodyError
+from wheelmq.formats.wire.replication_state import ReplicationState
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.net.stream_client import ByteStream
@@ -41,6 +47,15 @@ APACHE_HAS_NO_TLS: Final = (
     "without encryption"
 )
 
+NOT_BESIDE: Final = (
+    "no name server knows the master, and the broker whose HA port is ha_master_address does not answer: {}. Its port "
+    "for requests must be the one before, or give this slave a name server"
+)
+
+
+class _LifeEnds(Exception):
+    """The broker stops now, because its store must be prepared for another kind of master."""
+
 
 class Following:
     """Follows the master, as long as the broker is a slave."""
@@ -52,21 +67,19 @@ class Following:
         look_again: Callable[[], None],
         schedule_round: Callable[[], None],
         schedule_tick: Callable[[], None],
-        truncate_first: Callable[[LogPosition], None],
-        cut_first: Callable[[Mapping[int, int]], None],
+        end_life: Callable[[Callable[[], object]], None],
     ) -> None:
         """Create the object.
 
-        `look_again` asks the name servers for the master, which `find_master` returns later. `truncate_first` and
-        `cut_first` stop the broker, because log or blocks must be shortened before they can follow the master.
+        `look_again` asks the name servers for the master, which `find_master` returns later. `end_life` stops the
+        broker, and starts it again after the given work on its store.
         """
         self._broker = broker
         self._find_master = find_master
         self._look_again = look_again
         self._schedule_round = schedule_round
         self._schedule_tick = schedule_tick
-        self._truncate_first = truncate_first
-        self._cut_first = cut_first
+        self._end_life = end_life
         self._clock = broker.parts.clock
         self._tls = client_tls(broker.parts.settings.tls.outgoing_options())
         self._log = RateLimitedLog(log, self._clock.monotonic)
@@ -94,12 +107,15 @@ class Following:
             try:
                 await self._follow()
             except MustTruncate as error:
-                self._truncate_first(error.position)
+                self._end_life(partial(truncate, self._broker.parts.disk, self._broker.parts.settings, error.position))
                 return
             except MustCut as error:
-                self._cut_first(error.keep)
+                parts = self._broker.parts
+                self._end_life(partial(cut_blocks_to, parts.disk, parts.clock, parts.settings, error.keep))
                 return
-            except (OSError, CallError, Refused, MasterWrong, NotNext, LogDamaged, TimeoutError) as error:
+            except _LifeEnds:
+                return
+            except (OSError, CallError, Refused, BodyError, MasterWrong, NotNext, LogDamaged, TimeoutError) as error:
                 self._log.warn("lost", "the slave does not follow its master now: %s%s", error, self._hint(error))
             except Exception:
                 self._log.exception("failed", "following the master failed")
@@ -121,20 +137,16 @@ class Following:
         if address is None and not chosen:
             self._log.warn("none", "the slave knows no master: no name server has one with its broker name")
             return
+        is_guessed = address is None
         if address is None:
-            self._log.warn("tables", "no name server knows the master: its blocks and tables are not copied")
-            await self._stream_log(chosen, has_epochs=False, on_agreed=lambda epoch: None)
-            return
+            address = _beside(chosen)
         requests = RpcClient(address.broker, sign=self._broker.parts.sign, tls=self._tls)
         try:
-            state = await state_of(requests, wants_ticket=True)
-            if state is not None and not state.is_master:
-                raise MasterWrong(f"{address.broker} is no master")
-            if state is not None:
-                self._broker.parts.role.note_master(is_sync=state.is_sync)
-            if state is None and self._tls is not None:
-                raise MasterWrong(APACHE_HAS_NO_TLS.format(address.broker))
-            sync = TableSync(self._broker.parts, requests, is_apache=state is None)
+            state = await self._state_of_master(requests, is_guessed=is_guessed)
+            has_epochs = state is not None
+            self._choose_store(address.broker, has_epochs=has_epochs)
+            masters_start = LOG_START if has_epochs else await self._check_apache(requests)
+            sync = TableSync(self._broker.parts, requests, is_apache=not has_epochs)
             await sync.run_once()
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(sync.run())]
@@ -145,9 +157,8 @@ class Following:
 
                 try:
                     ticket = "" if state is None else state.ticket
-                    await self._stream_log(
-                        chosen or address.ha, has_epochs=state is not None, on_agreed=copy_blocks, ticket=ticket
-                    )
+                    link = self._new_link(masters_start, has_epochs=has_epochs, ticket=ticket)
+                    await self._stream_log(link, chosen or address.ha, on_agreed=copy_blocks)
                 finally:
                     for task in tasks:
                         task.cancel()
@@ -156,26 +167,69 @@ class Following:
         finally:
             await requests.close()
 
-    async def _stream_log(
-        self, address: str, *, has_epochs: bool, on_agreed: Callable[[int], None], ticket: str = ""
-    ) -> None:
-        """Follow the log of the master whose HA port is at `address`, until the connection ends.
+    async def _state_of_master(self, requests: RpcClient, *, is_guessed: bool) -> ReplicationState | None:
+        """Return the state of the master, or None for a master of Apache RocketMQ.
 
-        `on_agreed` gets the epoch of the master, once the log is known to be a part of the master's log. `ticket` is
-        the one that the master gave this slave, if the master has users.
+        Raises CallError, Refused, MasterWrong.
         """
+        try:
+            state = await state_of(requests, wants_ticket=True)
+        except CallError as error:
+            raise (MasterWrong(NOT_BESIDE.format(error)) if is_guessed else error) from None
+        if state is None and self._tls is not None:
+            raise MasterWrong(APACHE_HAS_NO_TLS.format(requests.address))
+        if state is not None and not state.is_master:
+            raise MasterWrong(f"{requests.address} is no master")
+        self._broker.parts.role.note_master(is_sync=state is not None and state.is_sync)
+        return state
+
+    def _choose_store(self, master: str, *, has_epochs: bool) -> None:
+        """Start the broker again if its store is prepared for a master of the other kind."""
         parts = self._broker.parts
-        host, _, port = address.rpartition(":")
-        stream = self._stream = await ByteStream.connect(host.strip("[]"), int(port), CONNECT_S, self._tls)
-        link = MasterLink(
+        disk, paths = parts.disk, parts.paths
+        if parts.engine.knows_pending == has_epochs:
+            return
+        if has_epochs and parts.store.log.end > parts.store.log.start:
+            raise MasterWrong(
+                f"{master} is a WheelMQ broker, and this store has the log of a master of Apache RocketMQ, which has "
+                "no epochs. Start this slave with an empty store"
+            )
+        change = (
+            end_apache_log if has_epochs else partial(begin_apache_log, randomness=parts.randomness, address=master)
+        )
+        self._end_life(partial(change, disk, paths))
+        raise _LifeEnds
+
+    async def _check_apache(self, requests: RpcClient) -> LogPosition:
+        """Check that the slave can follow a master of Apache RocketMQ. Returns the start of its log."""
+        log_ = self._broker.parts.store.log
+        await check_log_files(requests, log_.files.file_bytes)
+        masters = await log_range(requests)
+        check_range(masters, log_)
+        return masters.start
+
+    def _new_link(self, masters_start: LogPosition, *, has_epochs: bool, ticket: str) -> MasterLink:
+        """Begin a connection. `ticket` is the one that the master gave this slave, if the master has users."""
+        parts = self._broker.parts
+        return MasterLink(
             parts.store.log,
             parts.replica_log,
             parts.epochs,
             parts.settings.replication,
             self._clock.monotonic_ms(),
             replica_id=parts.role.broker_id if has_epochs else None,
+            masters_start=masters_start,
             ticket=ticket,
         )
+
+    async def _stream_log(self, link: MasterLink, address: str, *, on_agreed: Callable[[int], None]) -> None:
+        """Follow the log of the master whose HA port is at `address`, until the connection ends.
+
+        `on_agreed` gets the epoch of the master, once the log is known to be a part of the master's log.
+        """
+        parts = self._broker.parts
+        host, _, port = address.rpartition(":")
+        stream = self._stream = await ByteStream.connect(host.strip("[]"), int(port), CONNECT_S, self._tls)
         parts.replication.link, parts.replication.master_address = link, address
         log.info("the slave follows the master at %s", address)
         has_agreed = False
@@ -200,6 +254,12 @@ class Following:
             stream.close()
         if self._is_slave:
             raise MasterWrong(f"the master at {address} closed the connection{stream.failure}")
+
+
+def _beside(ha: str) -> MasterAddress:
+    """Return the addresses of the master whose HA port is at `ha`, if that is the port after the one for requests."""
+    host, _, port = ha.rpartition(":")
+    return MasterAddress(f"{host}:{int(port) - 1}", ha)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

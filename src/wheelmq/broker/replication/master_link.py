@@ -25,6 +25,10 @@ from wheelmq.formats.wire.replication import (
 from wheelmq.store.commit_log import CommitLog
 
 FRAME_BYTES_MAX: Final = 8 << 20
+LOG_START: Final = LogPosition(0)
+FIRST_ASKED: Final = LogPosition(1)
+"""The first report of an empty replica to a classic master. At 0, Apache's master begins at its last file. The byte at
+position 0 is always 0, because no record has 16 MiB."""
 BEHIND_BYTES_MAX: Final = 64 << 20
 """Received bytes without queue units above which the replica reads no more from its master."""
 
@@ -53,22 +57,30 @@ class MasterLink:
         now_ms: int,
         *,
         replica_id: int | None,
+        masters_start: LogPosition = LOG_START,
         ticket: str = "",
     ) -> None:
         """Begin a connection. `replica_id` is None for a classic master, which knows no epochs.
 
-        The master sends the log again from its last whole record, which the first report names. `ticket` is the one
-        that the master gave this replica, if the master has users.
+        `masters_start` is the first position of its log. The master sends the log again from its last whole record,
+        which the first report names. `ticket` is the one that the master gave this replica, if the master has users.
         """
         replica_log.drop_incomplete()
         self._ticket = ticket.encode()
         self._commit_log = commit_log
+        self._masters_start = masters_start
         self._replica_log = replica_log
         self._epochs = epochs
         self._settings = settings
         self._replica_id = replica_id
         self._unread = bytearray()
         self._reported: LogPosition | None = None
+        self._is_answered = False
+        """Whether a frame has come. Before it, Apache's master would take a second report for the request."""
+        self._next = LogPosition(0)
+        """The position of the next bytes from a classic master."""
+        self._known_to = commit_log.end
+        """Bytes before this position are in the log already. A classic master sends the last record again."""
         self.read_ms = self._written_ms = now_ms
         self.master_end = self.confirmed = LogPosition(0)
         """End of the master's log, as far as its frames show it, and the part that its replicas in sync have."""
@@ -92,9 +104,22 @@ class MasterLink:
     def greeting(self) -> bytes:
         """Return the first bytes of the connection."""
         if self._replica_id is None:
-            return self._report(self._commit_log.end)
+            self._next = self._first_asked()
+            return self._report(self._next)
         ticket = TICKET.pack(STATE_TICKET, len(self._ticket)) + self._ticket if self._ticket else b""
         return ticket + HANDSHAKE.pack(STATE_HANDSHAKE, 0, 0, self._replica_id)
+
+    def _first_asked(self) -> LogPosition:
+        """Return the position from which a classic master must send its log.
+
+        It is the last record of this log. The master may have lost its end in a power cut, and have other records there
+        now. Apache's replica then appends the second half of a record to the first half of another.
+        """
+        log, start = self._commit_log, self._masters_start
+        if log.files.start == log.files.end:
+            return max(start, FIRST_ASKED)
+        last = self._replica_log.last_position
+        return max(log.end if last is None or last < start else last, FIRST_ASKED)
 
     def receive(self, data: bytes, now_ms: int) -> bytes:
         """Take received bytes, and return the bytes to send. Raises MasterWrong, MustTruncate, NotNext, DiskFull."""
@@ -109,7 +134,7 @@ class MasterLink:
 
     def report(self, now_ms: int) -> bytes:
         """Return a report if the log has grown, or if it is time for a heartbeat; else nothing."""
-        if self._reported is None:
+        if self._reported is None or not self._is_answered:
             return b""
         end = self._commit_log.end
         if end == self._reported and now_ms - self._written_ms < self._settings.heartbeat_ms:
@@ -186,17 +211,42 @@ class MasterLink:
         del raw[:at]
 
     def _take_frame(self, position: LogPosition, data: memoryview, head: dict[str, int]) -> None:
+        self._is_answered = True
         self.master_end = max(self.master_end, LogPosition(position + len(data)))
         if self.has_epochs:
             self.confirmed = LogPosition(int(head["confirmed"]))
         if not len(data):
             return
+        if not self.has_epochs:
+            self._take_classic(position, data)
+            return
         log = self._commit_log
         if log.files.start == log.files.end:
             self._replica_log.begin_at(position)
-        if self.has_epochs:
-            self._note_epoch(Epoch(int(head["epoch"]), LogPosition(int(head["epoch_start"]))))
+        self._note_epoch(Epoch(int(head["epoch"]), LogPosition(int(head["epoch_start"]))))
         self._replica_log.write(position, data)
+
+    def _take_classic(self, position: LogPosition, data: memoryview) -> None:
+        """Write the bytes of a classic master that are new. Raises MasterWrong if the log has others."""
+        if position != self._next:
+            raise MasterWrong(f"it sent bytes for log position {position}, where {self._next} was expected")
+        self._next = LogPosition(position + len(data))
+        log, replica_log = self._commit_log, self._replica_log
+        if log.files.start == log.files.end:
+            replica_log.begin_at(LogPosition(0) if position == FIRST_ASKED else position)
+        if position == FIRST_ASKED and replica_log.received_to == 0:
+            replica_log.write(LogPosition(0), bytes(FIRST_ASKED))
+        while len(data) and position < self._known_to:
+            left = log.files.file_bytes - position % log.files.file_bytes
+            count = min(len(data), self._known_to - position, left)
+            if log.read(position, count) != data[:count]:
+                raise MasterWrong(
+                    f"its log has other bytes than this store between {position} and {position + count}: it may have "
+                    "lost its last messages in a power cut. Promote this slave, or start it with an empty store"
+                )
+            position, data = LogPosition(position + count), data[count:]
+        if len(data):
+            replica_log.write(position, data)
 
     def _note_epoch(self, epoch: Epoch) -> None:
         """Note the epoch of the next bytes before they are written."""

@@ -23,6 +23,7 @@ class ReplicaLog:
         self._generations = engine.generations
         self._pending = engine.timer.pending
         self._transactions = transactions
+        self._knows_pending = engine.knows_pending
         self._follower = LogFollower(engine.store, self._real_queue_of, engine.block_scheduler.lacks)
         self._is_fresh = False
         """Whether `take` has not seen the last received bytes, or stopped at its limit."""
@@ -31,6 +32,11 @@ class ReplicaLog:
     def received_to(self) -> LogPosition:
         """End of the received bytes. The log may end before it, within an incomplete record."""
         return self._follower.received_to
+
+    @property
+    def last_position(self) -> LogPosition | None:
+        """Position of the last record that is in a queue; None without one."""
+        return self._store.last_position
 
     def begin_at(self, position: LogPosition) -> None:
         """Let an empty log begin at `position`, the start of a file of the master."""
@@ -58,11 +64,14 @@ class ReplicaLog:
         count = self._follower.take_records()
         self._is_fresh = count > 0
         if count:
-            settled = journal.rows()[:, row.SETTLES]
-            self._pending.done.update(settled[settled != 0])
+            if self._knows_pending:
+                settled = journal.rows()[:, row.SETTLES]
+                self._pending.done.update(settled[settled != 0])
             self._transactions.followed_ends.on_rows(self._follower.taken, self._follower.names)
         return count
 
     def _real_queue_of(self, origin: Origin) -> int:
+        if not self._knows_pending:
+            return -1
         record = self._generations.of(origin).record_of(origin)
         return -1 if record is None else self._store.real_queue(record.message.properties)

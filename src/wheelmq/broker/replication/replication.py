@@ -49,8 +49,10 @@ class Replication:
         topics: Topics,
         randomness: Random,
     ) -> None:
+        """Create the object. Without `knows_pending`, only a start of a master finds the pending messages."""
         self._store = engine.store
         self._block_scheduler = engine.block_scheduler
+        self._knows_pending = engine.knows_pending
         self.role = role
         self.epochs = epochs
         self.replicas = replicas
@@ -70,6 +72,8 @@ class Replication:
         self.successor: str | None = None
         """The slave to which this broker hands over now."""
         self._handed_over_ms = 0
+        self.must_start_again = False
+        """Whether the broker must start again, as the master that its store remembers."""
         if role.is_master:
             self._begin_as_master(topics)
         else:
@@ -94,8 +98,18 @@ class Replication:
         return -1 if self.epochs.last is None else self.epochs.last.number
 
     def promote(self, why: str) -> None:
-        """Become the master, under a new epoch. The shell closes the connections to the former master."""
+        """Become the master, under a new epoch. The shell closes the connections to the former master.
+
+        A slave of Apache RocketMQ becomes the master at its next start, which the shell begins at once.
+        """
         self.link = self.block_link = None
+        if not self._knows_pending:
+            self.role.store_master()
+            self.must_start_again = True
+            log.warning(
+                "this broker starts again as the master, after %s; its log ends at %d", why, self._store.log.end
+            )
+            return
         self._promotion.promote(self.epochs.next_for_promotion(self._randomness))
         log.warning("this broker is the master now, after %s; its log ends at %d", why, self._store.log.end)
 

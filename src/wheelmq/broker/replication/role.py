@@ -87,9 +87,13 @@ class Role:
 
     def become_master(self) -> None:
         """Be the master from now on, and after the next start. Raises OSError."""
+        self.store_master()
+        self.is_master, self.broker_id = True, MASTER_ID
+
+    def store_master(self) -> None:
+        """Be the master after the next start. Raises OSError."""
         stored = StoredRole(is_master=True, broker_id=MASTER_ID, is_sync=self._replaces_sync)
         store_role(self._disk, self._paths, stored)
-        self.is_master, self.broker_id = True, MASTER_ID
 
     def pause(self, successor: str) -> None:
         """Be no master while the slave at `successor` takes over. The store does not remember it."""

@@ -56,8 +56,8 @@ class ReplicationSettings(SettingsTable, kw_only=True):
     ] = 100 << 20
     """Maximum bytes per second that the master sends to one replica."""
     master_address: Annotated[str, Setting("ha_master_address", "haMasterAddress")] = ""
-    """HA address of the master, HOST:PORT, in place of the one that the name servers give. If they know no master, the
-    slave follows its log alone."""
+    """HA address of the master, HOST:PORT, in place of the one that the name servers give. If they know no master, its
+    port for requests must be the one before."""
 
     def check(self) -> None:
         """Check the address of the master."""

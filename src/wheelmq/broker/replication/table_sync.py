@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from wheelmq.broker.parts import Parts
+from wheelmq.broker.replication.apache_master import check_start, checkpoint_of
 from wheelmq.broker.replication.state_request import state_of
 from wheelmq.broker.state.consumer_filters import FilterTable
 from wheelmq.broker.state.consumer_offsets import OffsetTable
@@ -35,10 +36,12 @@ class TableSync:
         self._requests = requests
         self._is_apache = is_apache
         self._versions: dict[str, str] = {}
+        self._raw: dict[RequestCode, bytes] = {}
+        """The last table that Apache's master sent, by its request."""
         self._log = RateLimitedLog(log, parts.clock.monotonic)
 
     async def run(self) -> None:
-        """Fetch tables until cancelled. Failures are logged and tried again."""
+        """Fetch tables until cancelled. Failures are logged and tried again. Raises MasterWrong."""
         while True:
             await asyncio.sleep(APACHE_INTERVAL_S if self._is_apache else INTERVAL_S)
             try:
@@ -47,8 +50,11 @@ class TableSync:
                 self._log.warn("failed", "the tables of the master could not be copied: %s", error)
 
     async def run_once(self) -> None:
-        """Fetch the tables that have changed since the last call. Raises CallError, Refused, BodyError."""
-        state = None if self._is_apache else await state_of(self._requests)
+        """Fetch the tables that have changed since the last call. Raises CallError, Refused, BodyError, MasterWrong."""
+        if self._is_apache:
+            await self._follow_apache()
+            return
+        state = await state_of(self._requests)
         versions = {} if state is None else state.versions
         parts = self._parts
         if self._is_new("topics", versions):
@@ -59,9 +65,34 @@ class TableSync:
         if self._is_new("offsets", versions):
             raw = await self._fetch(RequestCode.GET_ALL_CONSUMER_OFFSET)
             parts.consumer_offsets.follow(bodies.read(raw, OffsetTable))
-        if not self._is_apache and self._is_new("filters", versions):
+        if self._is_new("filters", versions):
             parts.consumer_filters.follow(bodies.read(await self._fetch(RequestCode.WMQ_GET_FILTERS), FilterTable))
         self._versions = versions
+
+    async def _follow_apache(self) -> None:
+        """Fetch all tables, and the checkpoints of the master."""
+        parts = self._parts
+        topics = await self._fetch_changed(RequestCode.GET_ALL_TOPIC_CONFIG)
+        if topics is not None:
+            parts.topics.follow(bodies.read(topics, TopicConfigTable))
+        offsets = await self._fetch_changed(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        if offsets is not None:
+            parts.consumer_offsets.follow(bodies.read(offsets, OffsetTable))
+        groups = await self._fetch_changed(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        if groups is not None:
+            parts.groups.follow(bodies.read(groups, GroupTable))
+        checkpoint = await checkpoint_of(self._requests)
+        if parts.replica_log.received_to:
+            check_start(checkpoint.log_start, parts.store.log)
+        parts.apache_checkpoints.note(checkpoint)
+
+    async def _fetch_changed(self, code: RequestCode) -> bytes | None:
+        """Return a table of Apache's master; None if it is the last one. Its versions change with each of its own."""
+        raw = await self._fetch(code)
+        if raw == self._raw.get(code):
+            return None
+        self._raw[code] = raw
+        return raw
 
     def _is_new(self, table: str, versions: dict[str, str]) -> bool:
         return table not in versions or versions[table] != self._versions.get(table)

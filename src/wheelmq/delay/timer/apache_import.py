@@ -40,7 +40,7 @@ def what_is_out(parked: Parked, check: TimerCheck | None, files: MappedSequence,
     """Return which of `parked` Apache settled. `last_ms` is the store time of the last record in `files`, the log."""
     out = np.zeros(len(parked.indices), np.bool_)
     if check is not None:
-        indexed = parked.indices < check.queue_offset
+        indexed = parked.indices < max(check.queue_offset, check.master_queue_offset)  # of a slave, its master's counts
         out = indexed & (
             parked.due_ms + APACHE_PRECISION_MS < check.last_read_ms
         )  # a slot is no later than its due time

@@ -85,6 +85,11 @@ class StorePaths:
         return self.root / "ship"
 
     @property
+    def apache_master(self) -> Path:
+        """Ours: exists while a master of Apache RocketMQ writes the log, and this store follows it."""
+        return self.config / "apacheMaster.json"
+
+    @property
     def config(self) -> Path:
         return self.root / "config"
 
