@@ -44,6 +44,8 @@ Measures = dict[str, float]
 BIG: Final = 6000
 """Bytes of a body: 60 rounds of messages fill several log files."""
 PROMOTE_DEADLINE_S: Final = 120.0
+RETRIES: Final = 7
+"""A setting of the group that the slave must get."""
 SLAVE_TABLES_S: Final = 180.0
 """Apache's slave fetches its tables for the first time 60 s after its start."""
 OURS_LATE_MS: Final = 3000
@@ -233,8 +235,7 @@ def we_follow_an_async_master(place: Place) -> Measures:
     sent += during[0]
     _commit_offset(master.address)
     until("the slave has the offset", lambda: _offset(slave) == CONSUMED)
-    groups = (config_of(slave, "subscriptionGroup.json") or {})["subscriptionGroupTable"]
-    assert groups[GROUP]["retryMaxTimes"] == 7, groups
+    until("the slave has the group", lambda: _retries(slave) == RETRIES, SLAVE_TABLES_S)
     end = _caught_up(master, slave)
     same_log(master, slave, end)
     check_at_once(slave, sent)
@@ -350,7 +351,7 @@ def _promote(place: Place, slave: OurBroker, *options: str) -> subprocess.Comple
 def _commit_offset(address: str) -> None:
     """Create the group of the tables, and store an offset of it."""
     with closing(SyncConnection(address)) as link:
-        group = json.dumps({"groupName": GROUP, "retryMaxTimes": 7}).encode()
+        group = json.dumps({"groupName": GROUP, "retryMaxTimes": RETRIES}).encode()
         link.ask(Command(code=RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group))
         Sender(link, 0).commit_offset()
 
@@ -362,6 +363,16 @@ def _replicas(master: OurBroker) -> int:
 
 def _has_topic(broker: Broker) -> bool:
     return "T" in (config_of(broker, "topics.json") or {}).get("topicConfigTable", {})
+
+
+def _retries(broker: Broker) -> int | None:
+    table = (config_of(broker, "subscriptionGroup.json") or {}).get("subscriptionGroupTable", {})
+    found: int | None = table.get(GROUP, {}).get("retryMaxTimes")
+    return found
+
+
+def _level_4(broker: Broker) -> int:
+    return int((config_of(broker, "delayOffset.json") or {}).get("offsetTable", {}).get("4", 0))
 
 
 def _offset(broker: Broker) -> int | None:
@@ -377,10 +388,8 @@ def _await_tables(slave: TheirBroker) -> None:
     names = ("delayOffset.json", "subscriptionGroup.json", "timermetrics", "timercheck")
     files = [slave.store_dir / "config" / name for name in names]
     until(f"the slave has {names}", lambda: all(file.exists() for file in files), SLAVE_TABLES_S)
-    groups = (config_of(slave, "subscriptionGroup.json") or {})["subscriptionGroupTable"]
-    assert groups[GROUP]["retryMaxTimes"] == 7, groups
-    offsets = (config_of(slave, "delayOffset.json") or {})["offsetTable"]
-    assert offsets.get("4", 0) > 0, offsets
+    until("the slave has the group", lambda: _retries(slave) == RETRIES, SLAVE_TABLES_S)
+    until("the slave has the offset of level 4", lambda: _level_4(slave) > 0, SLAVE_TABLES_S)
 
 
 CASES: Final[tuple[Callable[[Place], Measures], ...]] = (
