@@ -33,23 +33,43 @@ class SyncConnection:
         self._tls = tls
         self._socket: socket.socket | None = None
         self._opaque = 0
+        self._pending: set[int] = set()
+        """The requests of `begin` that have no answer yet, by their numbers."""
+        self._early: dict[int, Command] = {}
+        """Answers that came before those that `finish` waited for."""
 
     def call(self, command: Command) -> Command:
         """Send a request and return its answer, with any code. Raises CallError."""
+        return self.finish(self.begin(command))
+
+    def begin(self, command: Command) -> int:
+        """Send a request without waiting for its answer. Returns its number for `finish`. Raises CallError."""
         try:
-            connection = self._connect()
+            connection = self._socket if self._pending and self._socket is not None else self._connect()
             self._opaque = (self._opaque + 1) & 0x7FFF_FFFF
             command.opaque = self._opaque
             if self._sign is not None:
                 self._sign(command)
             connection.sendall(frame.encode(command))
-            while True:
-                answer = self._read(connection)
-                if answer.is_response and answer.opaque == command.opaque:
-                    return answer
         except OSError as error:
-            self.close()
-            raise CallError(f"{self.address}: {problem_text(error)}") from None
+            raise self._failed(error) from None
+        self._pending.add(command.opaque)
+        return command.opaque
+
+    def finish(self, number: int) -> Command:
+        """Return the answer to a request of `begin`. Raises CallError, also if the connection was lost since then."""
+        try:
+            while number in self._pending:
+                assert self._socket is not None
+                answer = self._read(self._socket)
+                if answer.is_response and answer.opaque in self._pending:
+                    self._pending.remove(answer.opaque)
+                    self._early[answer.opaque] = answer
+        except OSError as error:
+            raise self._failed(error) from None
+        if number not in self._early:
+            raise CallError(f"{self.address}: the connection was lost before the answer")
+        return self._early.pop(number)
 
     def ask(self, command: Command) -> Command:
         """Call the server as `call` does. Raises Refused if the answer's code is not SUCCESS."""
@@ -59,10 +79,16 @@ class SyncConnection:
         return answer
 
     def close(self) -> None:
+        self._pending.clear()
+        self._early.clear()
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.close()
             self._socket = None
+
+    def _failed(self, error: OSError) -> CallError:
+        self.close()
+        return CallError(f"{self.address}: {problem_text(error)}")
 
     def _connect(self) -> socket.socket:
         if self._socket is not None and self._was_closed(self._socket):

@@ -1,12 +1,15 @@
-"""The blocking connection, and a server that closes it."""
+"""The blocking connection, its pending requests, and a server that closes it."""
 
 from __future__ import annotations
 
 import socket
 import threading
 
+import pytest
+
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.frame import FLAG_RESPONSE, Command
+from wheelmq.net.errors import CallError
 from wheelmq.net.sync_connection import SyncConnection
 
 
@@ -32,4 +35,34 @@ def test_a_connection_closed_by_the_server_is_opened_again() -> None:
         assert link._socket is not None and link._socket.recv(1, socket.MSG_PEEK) == b""  # its end has arrived
         assert link.call(Command(code=1)).code == 0
         link.close()
+        server.join(5)
+
+
+def serve_backwards(listener: socket.socket, count: int) -> None:
+    """Answer `count` requests of one connection, the last one first, and close it without an answer to one more."""
+    connection, _ = listener.accept()
+    raw, requests = b"", []
+    while len(requests) < count:
+        raw += connection.recv(1 << 16)
+        while (end := frame.frame_end(raw, 0, len(raw))) is not None:
+            requests.append(frame.decode(raw, 0, end))
+            raw = raw[end:]
+    for request in reversed(requests):
+        answer = Command(code=request.code, opaque=request.opaque, flag=FLAG_RESPONSE)
+        connection.sendall(frame.encode(answer))
+    connection.recv(1 << 16)
+    connection.close()
+
+
+def test_requests_may_be_pending_together_and_answered_in_any_order() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve_backwards, args=(listener, 3), daemon=True)
+        server.start()
+        link = SyncConnection(f"127.0.0.1:{listener.getsockname()[1]}")
+        numbers = [link.begin(Command(code=code)) for code in (5, 6, 7)]
+        assert [link.finish(number).code for number in numbers] == [5, 6, 7]
+        lost = [link.begin(Command(code=8)), link.begin(Command(code=9))]
+        for number in lost:
+            with pytest.raises(CallError):
+                link.finish(number)
         server.join(5)
