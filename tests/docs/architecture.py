@@ -19,7 +19,7 @@ def table() -> str:
     for package in packages:
         below = [name for name in packages if name in BELOW[package]]
         others = [name for name in packages if name not in below and name != package]
-        text = f"all except {', '.join(others)}" if len(others) <= 2 else ", ".join(below) or "none"
+        text = f"all except {', '.join(others)}" if len(others) <= 3 else ", ".join(below) or "none"
         lines.append(f"| `{package}` | {text} |")
     for module, more in SEES_MORE.items():
         lines.append(f"| `{module}`, in addition | {', '.join(sorted(more))} |")

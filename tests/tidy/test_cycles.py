@@ -16,14 +16,9 @@ from .sources import Module, modules
 Graph = Mapping[str, Iterable[str]]
 
 
-def dotted_name(module: Module) -> str:
-    """Return the name of a module in an import statement."""
-    return f"wheelmq/{module.name}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
 def import_graph(found: Iterable[Module]) -> dict[str, set[str]]:
     """Return the modules that each module imports, by their file names."""
-    names = {dotted_name(module): module.name for module in found}
+    names = {module.dotted_name: module.name for module in found}
     graph: dict[str, set[str]] = {}
     for module in found:
         imported = graph[module.name] = set()

@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from .sources import modules
+from .sources import PACKAGES, modules
 
 ROOT = Path(__file__).parents[2]
 LOCKED = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / "requirements/wheelmq.txt").read_text(), re.MULTILINE))
@@ -44,7 +44,7 @@ def imported() -> set[str]:
                 names |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 names.add((node.module or "").partition(".")[0])
-    third_party = names - set(sys.stdlib_module_names) - {"wheelmq"}
+    third_party = names - set(sys.stdlib_module_names) - set(PACKAGES)
     owners = packages_distributions()
     return {canonicalize_name(owners[name][0]) for name in third_party}
 

@@ -1,0 +1,50 @@
+"""A batch read: from the starting offsets to the ending offsets, as they are when Spark plans the query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pyspark_rocketmq.cluster import Cluster
+from pyspark_rocketmq.errors import OptionError
+from pyspark_rocketmq.options import SourceOptions
+from pyspark_rocketmq.partitions import RangesPartition, check_filters
+from pyspark_rocketmq.ranges import OffsetRange, settled, tasks
+from pyspark_rocketmq.survey import report, resolve, survey
+from wheelmq.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RocketBatchReader(DataSourceReader):  # type: ignore[misc]
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks of the read. Raises OptionError, BrokerError, DataLossError."""
+        options, now_ms = self._options, SystemClock().now_ms()
+        with Cluster(options.connection) as cluster:
+            found = survey(cluster, options)
+            check_filters(cluster, options, found)
+            starts = resolve(cluster, options, found, is_start=True, now_ms=now_ms)
+            ends = resolve(cluster, options, found, is_start=False, now_ms=now_ms)
+        for queue, end in ends.items():
+            if end > found.spans[queue].end:
+                raise OptionError(
+                    f"endingOffsets has {end} for queue {queue}, which ends at {found.spans[queue].end}: lower it"
+                )
+        starts, losses = settled(starts, found)
+        report(losses, fails=options.fails_on_loss)
+        ranges = [OffsetRange(queue, first, ends[queue]) for queue, first in starts.items()]
+        planned = tasks(ranges, count_min=options.partitions_min, rows_max=options.partition_rows_max)
+        return [RangesPartition(task) for task in planned] or [RangesPartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark_rocketmq.reading import read_ranges
+
+        assert isinstance(partition, RangesPartition)
+        return read_ranges(self._options, self._columns, partition.ranges)

@@ -1,0 +1,342 @@
+"""The options of source and sink. Spark passes them as texts, with names in lower case.
+
+Each function checks all options of its use at once, before any server is contacted. Raises OptionError.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from pyspark_rocketmq.errors import OptionError
+from pyspark_rocketmq.offsets import EARLIEST, LATEST, Queue, parse_offsets
+from pyspark_rocketmq.times import duration_ms
+from wheelmq.formats import names
+from wheelmq.formats.wire.bodies import Subscription
+
+T = TypeVar("T")
+
+CONNECTION: Final = (
+    "namesrvAddr", "timeoutMs", "accessKey", "secretKey", "securityToken", "tls", "tlsCaFile", "tlsVerify",
+    "tlsServerName", "tlsCertificateFile", "tlsKeyFile", "tlsKeyPasswordFile",
+)  # fmt: skip
+SOURCE: Final = (
+    *CONNECTION, "topic", "topics", "topicsPattern", "tags", "sql", "group", "startingOffsets", "startingTimestamp",
+    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
+)  # fmt: skip
+BATCH: Final = (*SOURCE, "endingOffsets", "endingTimestamp")
+STREAM: Final = (
+    *SOURCE, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "commitGroupOffsets",
+)  # fmt: skip
+SINK: Final = (*CONNECTION, "topic", "producerGroup", "jobId", "maxBodyBytes", "pastDeliverTime", "guarantee")
+ALL: Final = tuple(dict.fromkeys((*BATCH, *STREAM, *SINK)))
+
+SPARKS: Final = frozenset(("checkpointlocation", "queryname"))
+"""Options of Spark itself, which it also passes to a sink."""
+
+DEFAULT_GROUP: Final = "PYSPARK_ROCKETMQ"
+BODY_BYTES_MAX: Final = 4 << 20
+TRIGGER_DELAY_MAX_MS: Final = 15 * 60_000
+
+Place = int | dict[Queue, int] | str
+"""A start or an end: EARLIEST or LATEST, offsets by queue, or GROUP."""
+GROUP: Final = "group"
+
+
+class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the connector reaches name servers and brokers."""
+
+    namesrv: tuple[str, ...]
+    timeout_s: float = 5.0
+    access_key: str | None = None
+    secret_key: str | None = None
+    security_token: str | None = None
+    tls: str | None = None
+    """The JSON of TlsOptions, or None for plain connections."""
+
+
+class ChosenTopics(msgspec.Struct, frozen=True, kw_only=True):
+    """The topics of a source: names, or a pattern that matches whole names."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """The filter that brokers apply: tags, or an SQL92 expression over properties."""
+
+    tags: str = "*"
+    sql: str | None = None
+
+    def subscription(self, topic: str) -> Subscription:
+        if self.sql is None:
+            return Subscription.of_tags(topic, self.tags)
+        return Subscription(topic=topic, sub_string=self.sql, expression_type="SQL92")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every message matches."""
+        return self.sql is None and self.tags in ("", "*")
+
+
+class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of a micro-batch of a stream. None is no limit."""
+
+    offsets_max: int | None = None
+    bytes_max: int | None = None
+    offsets_min: int | None = None
+    delay_max_ms: int = TRIGGER_DELAY_MAX_MS
+    """The longest wait for `offsets_min`."""
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    connection: ConnectionOptions
+    topics: ChosenTopics
+    filter: Filter
+    group: str
+    start: Place
+    start_time: str | None = None
+    """The text of startingTimestamp, which goes before `start`."""
+    end: Place = LATEST
+    end_time: str | None = None
+    partitions_min: int | None = None
+    partition_rows_max: int | None = None
+    fails_on_loss: bool = True
+    limits: BatchLimits = BatchLimits()
+    commits: bool = False
+
+
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    connection: ConnectionOptions
+    topic: str | None
+    """The topic of rows without a topic of their own."""
+    producer_group: str = DEFAULT_GROUP
+    job_id: str | None = None
+    body_bytes_max: int = BODY_BYTES_MAX
+    delivers_past: bool = False
+    """Whether rows with a past due time are delivered at once. Otherwise they are errors."""
+
+
+class _OptionReader:
+    """The options of one use, by their names in lower case."""
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[str], use: str) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        by_lower = {name.lower(): name for name in known}
+        others = {name.lower(): name for name in ALL}
+        for name in self._values:
+            if name in by_lower or name in SPARKS:
+                continue
+            if name in others:
+                raise OptionError(f"option {others[name]} has no use for {use}: remove it")
+            near = difflib.get_close_matches(name, by_lower, 1)
+            hint = f"did you mean {by_lower[near[0]]}?" if near else f"the options are {', '.join(by_lower.values())}"
+            if name == "path":
+                hint = "name the topic with option topic, not with a path"
+            raise OptionError(f"unknown option {name}: {hint}")
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name.lower())
+        if value is not None and not value.strip():
+            raise OptionError(f"option {name} is empty: give a value, or leave the option out")
+        return None if value is None else value.strip()
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise OptionError(f"{name} is {value!r}: write true or false")
+        return value.lower() == "true"
+
+    def count(self, name: str, default: int | None = None) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return default
+        if not value.isdecimal() or int(value) < 1:
+            raise OptionError(f"{name} is {value!r}: write a whole number of at least 1")
+        return int(value)
+
+    def at_most_one(self, *names: str) -> str | None:
+        """Return the one of these options that is given. Raises OptionError for two of them."""
+        given = [name for name in names if self.text(name) is not None]
+        if len(given) > 1:
+            raise OptionError(f"options {' and '.join(given)} exclude each other: give only one of them")
+        return given[0] if given else None
+
+
+def batch_options(options: Mapping[str, str]) -> SourceOptions:
+    """Return the options of a batch read."""
+    read = _OptionReader(options, BATCH, "a batch read (it is one for a stream or a sink)")
+    found = _source(read, EARLIEST)
+    read.at_most_one("endingOffsets", "endingTimestamp")
+    end = _place(read, "endingOffsets", LATEST, ("latest", "group"))
+    return msgspec.structs.replace(found, end=end, end_time=read.text("endingTimestamp"))
+
+
+def stream_options(options: Mapping[str, str]) -> SourceOptions:
+    """Return the options of a stream."""
+    read = _OptionReader(options, STREAM, "a stream (it is one for a batch read or a sink)")
+    found = _source(read, LATEST)
+    limits = BatchLimits(
+        offsets_max=read.count("maxOffsetsPerTrigger"),
+        bytes_max=read.count("maxBytesPerTrigger"),
+        offsets_min=read.count("minOffsetsPerTrigger"),
+        delay_max_ms=_given(read, "maxTriggerDelay", duration_ms, TRIGGER_DELAY_MAX_MS),
+    )
+    if limits.offsets_min is None and read.text("maxTriggerDelay") is not None:
+        raise OptionError("maxTriggerDelay has an effect only with minOffsetsPerTrigger: give both, or neither")
+    if limits.offsets_max is not None and (limits.offsets_min or 0) > limits.offsets_max:
+        raise OptionError(
+            f"minOffsetsPerTrigger is {limits.offsets_min}, more than maxOffsetsPerTrigger, {limits.offsets_max}: "
+            "lower the one or raise the other"
+        )
+    commits = read.flag("commitGroupOffsets", False)
+    if commits and read.text("group") is None:
+        raise OptionError("commitGroupOffsets needs the group whose offsets it commits: give option group")
+    return msgspec.structs.replace(found, limits=limits, commits=commits)
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Return the options of a sink."""
+    read = _OptionReader(options, SINK, "a sink (it is one for a source)")
+    topic = read.text("topic")
+    if topic is not None:
+        check_name("topic", names.topic_problem(topic), topic)
+    group = read.text("producerGroup") or DEFAULT_GROUP
+    check_name("producerGroup", names.group_problem(group), group)
+    past = read.text("pastDeliverTime") or "fail"
+    if past not in ("fail", "deliver"):
+        raise OptionError(f"pastDeliverTime is {past!r}: write fail, or deliver to send such rows at once")
+    guarantee = read.text("guarantee") or "atLeastOnce"
+    if guarantee.lower() != "atleastonce":
+        raise OptionError(f"guarantee is {guarantee!r}: this version has only atLeastOnce")
+    return SinkOptions(
+        connection=_connection(read),
+        topic=topic,
+        producer_group=group,
+        job_id=read.text("jobId"),
+        body_bytes_max=read.count("maxBodyBytes", BODY_BYTES_MAX) or BODY_BYTES_MAX,
+        delivers_past=past == "deliver",
+    )
+
+
+def check_name(option: str, problem: str | None, value: str) -> None:
+    """Raise OptionError with the rule that a topic or a group breaks."""
+    if problem is not None:
+        raise OptionError(f"{option} is {value!r}: {problem}")
+
+
+def _source(read: _OptionReader, default_start: int) -> SourceOptions:
+    read.at_most_one("startingOffsets", "startingTimestamp")
+    group = read.text("group") or DEFAULT_GROUP
+    check_name("group", names.group_problem(group), group)
+    start = _place(read, "startingOffsets", default_start, ("earliest", "latest", "group"))
+    if GROUP in (start, read.text("endingOffsets")) and read.text("group") is None:
+        raise OptionError("startingOffsets or endingOffsets is group: name the group with option group")
+    return SourceOptions(
+        connection=_connection(read),
+        topics=_topics(read),
+        filter=_filter(read),
+        group=group,
+        start=start,
+        start_time=read.text("startingTimestamp"),
+        partitions_min=read.count("minPartitions"),
+        partition_rows_max=read.count("maxRecordsPerPartition"),
+        fails_on_loss=read.flag("failOnDataLoss", True),
+    )
+
+
+def _connection(read: _OptionReader) -> ConnectionOptions:
+    servers = read.text("namesrvAddr")
+    if servers is None:
+        raise OptionError("option namesrvAddr is missing: give the name servers, as in 10.0.0.1:9876;10.0.0.2:9876")
+    addresses = tuple(part for part in re.split(r"[;,\s]+", servers) if part)
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise OptionError(f"namesrvAddr has {address!r}: write HOST:PORT, as in 127.0.0.1:9876")
+    access_key, secret_key = read.text("accessKey"), read.text("secretKey")
+    if (access_key is None) != (secret_key is None):
+        missing = "secretKey" if secret_key is None else "accessKey"
+        raise OptionError(f"option {missing} is missing: accessKey and secretKey sign requests only together")
+    return ConnectionOptions(
+        namesrv=addresses,
+        timeout_s=(read.count("timeoutMs") or 5000) / 1000,
+        access_key=access_key,
+        secret_key=secret_key,
+        security_token=read.text("securityToken"),
+        tls=_tls(read),
+    )
+
+
+def _tls(read: _OptionReader) -> str | None:
+    """Return the JSON of TlsOptions, or None."""
+    fields = {
+        "ca_file": "tlsCaFile",
+        "verify": "tlsVerify",
+        "server_name": "tlsServerName",
+        "certificate_file": "tlsCertificateFile",
+        "key_file": "tlsKeyFile",
+        "key_password_file": "tlsKeyPasswordFile",
+    }
+    given = {field: value for field, name in fields.items() if (value := read.text(name)) is not None}
+    if not read.flag("tls", bool(given)):
+        if given:
+            raise OptionError(f"tls is false, and {fields[next(iter(given))]} is given: remove one of both")
+        return None
+    from wheelmq.system.tls_client import TlsOptions
+
+    try:
+        return TlsOptions(**given).to_json()  # type: ignore[arg-type]
+    except ValueError as error:
+        raise OptionError(f"the options tls* are wrong: {error}") from None
+
+
+def _topics(read: _OptionReader) -> ChosenTopics:
+    chosen = read.at_most_one("topic", "topics", "topicsPattern")
+    if chosen is None:
+        raise OptionError("no topic is given: give option topic, topics (with commas between them) or topicsPattern")
+    text = read.text(chosen) or ""
+    if chosen == "topicsPattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionError(f"topicsPattern is {text!r}, which is no regular expression: {error}") from None
+        return ChosenTopics(pattern=text)
+    found = [text] if chosen == "topic" else [part.strip() for part in text.split(",")]
+    for topic in found:
+        check_name(chosen, names.topic_problem(topic), topic)
+    return ChosenTopics(names=tuple(sorted(set(found))))
+
+
+def _filter(read: _OptionReader) -> Filter:
+    read.at_most_one("tags", "sql")
+    found = Filter(tags=read.text("tags") or "*", sql=read.text("sql"))
+    try:
+        found.subscription("T")
+    except ValueError as error:
+        raise OptionError(f"tags is {found.tags!r}: {error}") from None
+    return found
+
+
+def _place(read: _OptionReader, option: str, default: int, words: tuple[str, ...]) -> Place:
+    text = read.text(option)
+    if text is None:
+        return default
+    word = text.lower()
+    if word in words:
+        return GROUP if word == GROUP else EARLIEST if word == "earliest" else LATEST
+    if not text.startswith("{"):
+        raise OptionError(f"{option} is {text!r}: write {', '.join(words)}, or offsets in JSON")
+    return parse_offsets(option, text)
+
+
+def _given(read: _OptionReader, option: str, parse: Callable[[str, str], T], default: T) -> T:
+    value = read.text(option)
+    return default if value is None else parse(option, value)

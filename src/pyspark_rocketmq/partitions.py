@@ -1,0 +1,27 @@
+"""The partitions of a read, and the check of its filter before any task starts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_rocketmq.cluster import Cluster
+from pyspark_rocketmq.options import SourceOptions
+from pyspark_rocketmq.ranges import OffsetRange, Survey
+
+
+class RangesPartition(InputPartition):  # type: ignore[misc]
+    """The ranges that one task reads, one after the other."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        self.ranges = ranges
+
+
+def check_filters(cluster: Cluster, options: SourceOptions, found: Survey) -> None:
+    """Have each broker check option sql. Raises OptionError, BrokerError."""
+    brokers: dict[str, set[str]] = defaultdict(set)
+    for queue in found.spans:
+        brokers[queue.topic].add(queue.broker)
+    for topic, names in sorted(brokers.items()):
+        cluster.check_filter(options.group, topic, options.filter, sorted(names))

@@ -1,0 +1,207 @@
+"""Commit log records as Arrow columns, by NumPy and Arrow alone (layout: wheelmq.formats.disk.message).
+
+Python handles one number per record, its position: only the sizes in the records connect them. All else are arrays.
+A variable part is copied once, by Arrow: `slices` describes parts and gaps of the buffer as a binary array, and takes
+the parts out of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_rocketmq.properties import PropertyColumns
+from wheelmq.client.compression import CompressionError, expand
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import (
+    FIXED_BYTES_V4,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SYS_BORN_HOST_V6,
+    SYS_COMPRESSED,
+    SYS_STORE_HOST_V6,
+    RecordError,
+)
+from wheelmq.formats.java import java_long
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_SIZE: Final = struct.Struct(">I")
+_HEAD: Final = np.dtype(
+    [
+        ("size", ">u4"), ("magic", ">u4"), ("body_crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"),
+        ("queue_offset", ">i8"), ("position", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
+    ]
+)  # fmt: skip
+"""The fields before the hosts."""
+_STORE_TIME: Final = np.dtype([("born_port", ">i4"), ("store_ms", ">i8")])
+_TAIL: Final = np.dtype([("store_port", ">i4"), ("reconsume", ">i4"), ("prepared", ">i8"), ("body_bytes", ">i4")])
+_HOST_V4_BYTES: Final = 4
+_HOST_V6_MORE: Final = 12
+_COMPRESSION_KIND: Final = 0x700
+_LZ4: Final = 0x100
+_ZSTANDARD: Final = 0x200
+_INNER_BATCH: Final = 0x80
+"""Flag of a record with several messages, in queues of type BatchCQ (RocketMQ: INNER_BATCH_FLAG)."""
+_DUE_PROPERTIES: Final = (props.WMQ_DUE, props.TIMER_DELIVER_MS)
+_EXPANDED_BYTES_MAX: Final = 64 << 20
+
+
+class Records:
+    """The consecutive records of a buffer. Raises RecordError if the bytes are no records."""
+
+    def __init__(self, buffer: bytes) -> None:
+        self._buffer = pa.py_buffer(buffer)
+        self._bytes = np.frombuffer(buffer, np.uint8)
+        self._starts = record_starts(buffer)
+        if len(self._starts):
+            self._read_heads()
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def _read_heads(self) -> None:
+        starts = self._starts
+        head = self._fields(_HEAD, starts)
+        if not np.isin(head["magic"], (MAGIC_V1, MAGIC_V2)).all():
+            raise RecordError("the bytes have no magic of a record")
+        self.queue_offsets = head["queue_offset"].astype(np.int64)
+        self.sys_flags = head["sys_flag"].astype(np.int32)
+        if (self.sys_flags & _INNER_BATCH).any():
+            raise RecordError(
+                "the queue has several messages in one record (queue type BatchCQ), which is not supported"
+            )
+        self.born_ms = head["born_ms"].astype(np.int64)
+        born_bytes = _HOST_V4_BYTES + _HOST_V6_MORE * ((self.sys_flags & SYS_BORN_HOST_V6) != 0)
+        store_bytes = _HOST_V4_BYTES + _HOST_V6_MORE * ((self.sys_flags & SYS_STORE_HOST_V6) != 0)
+        at = starts + _HEAD.itemsize + born_bytes
+        self.store_ms = self._fields(_STORE_TIME, at)["store_ms"].astype(np.int64)
+        at += _STORE_TIME.itemsize
+        self._store_host_at, self._store_host_bytes = at, store_bytes
+        at = at + store_bytes
+        tail = self._fields(_TAIL, at)
+        self.reconsume_times = tail["reconsume"].astype(np.int32)
+        body_bytes = tail["body_bytes"].astype(np.int64)
+        self._positions = head["position"].astype(np.int64)
+        self._body_start = at + _TAIL.itemsize
+        self._body_end = self._body_start + body_bytes
+        ends = starts + head["size"].astype(np.int64)
+        self._check(body_bytes >= 0, self._body_end + 3 <= ends)
+        is_long = head["magic"] == MAGIC_V2
+        topic_bytes = self._numbers(self._body_end, is_long)
+        topic_end = self._body_end + 1 + is_long + topic_bytes
+        self._check(topic_end + 2 <= ends)
+        self._properties_start = topic_end + 2
+        self._properties_end = self._properties_start + self._numbers(topic_end, np.True_)
+        self._check(self._properties_end == ends)
+
+    def _check(self, *conditions: Array) -> None:
+        for condition in conditions:
+            if not condition.all():
+                at = int(self._starts[np.flatnonzero(~condition)[0]])
+                raise RecordError(f"the lengths in the record at byte {at} do not fit its size")
+
+    def _fields(self, kind: np.dtype[Any], at: Array) -> Array:
+        """Return the fields of `kind` at bytes `at`. Raises RecordError beyond the buffer."""
+        if int(at.max()) + kind.itemsize > len(self._bytes):
+            raise RecordError("the bytes end inside the fixed part of a record")
+        windows = np.lib.stride_tricks.sliding_window_view(self._bytes, kind.itemsize)
+        return np.ascontiguousarray(windows[at]).view(kind)[:, 0]
+
+    def _numbers(self, at: Array, is_two_bytes: Array | np.bool_) -> Array:
+        """Return the lengths at bytes `at`, of one or two bytes."""
+        first = self._bytes[at].astype(np.int64)
+        return np.where(is_two_bytes, first << 8 | self._bytes[at + 1], first)
+
+    # Columns -------------------------------------------------------------------------------------------------------
+
+    def bodies(self) -> pa.Array:
+        """Return the bodies, expanded. Raises RecordError for one that does not expand."""
+        found = slices(self._buffer, self._body_start, self._body_end)
+        packed = np.flatnonzero(self.sys_flags & SYS_COMPRESSED)
+        if not len(packed):
+            return found
+        expanded = pa.array([_expanded(found[int(i)].as_py(), int(self.sys_flags[i])) for i in packed], pa.binary())
+        places = np.arange(len(found))
+        places[packed] = len(found) + np.arange(len(packed))
+        return pa.concat_arrays([found, expanded]).take(pa.array(places))
+
+    def properties(self) -> PropertyColumns:
+        return PropertyColumns(slices(self._buffer, self._properties_start, self._properties_end))
+
+    def message_ids(self, properties: PropertyColumns) -> pa.Array:
+        """Return the unique keys of the messages, and the offset message ids of those without one."""
+        keys = properties.values_of(props.UNIQ_KEY)
+        if not keys.null_count:
+            return keys
+        hosts = slices(self._buffer, self._store_host_at, self._store_host_at + self._store_host_bytes + 4)
+        ids = [
+            None if key is not None else f"{host.hex()}{position & (1 << 64) - 1:016x}".upper()
+            for key, host, position in zip(keys.to_pylist(), hosts.to_pylist(), self._positions.tolist(), strict=True)
+        ]
+        return pc.coalesce(keys, pa.array(ids, pa.string()))
+
+    def due_times_ms(self, properties: PropertyColumns) -> pa.Array:
+        """Return the due times in milliseconds since 1970; null for a message without one."""
+        found = pa.nulls(len(self), pa.int64())
+        for name in _DUE_PROPERTIES:
+            if properties.has(name):
+                found = pc.coalesce(found, _longs(properties.values_of(name)))
+        born_ms = pa.array(self.born_ms)
+        for name, unit_ms in ((props.TIMER_DELAY_SEC, 1000), (props.TIMER_DELAY_MS, 1)):
+            if properties.has(name):
+                delay_ms = pc.multiply(_longs(properties.values_of(name)), unit_ms)
+                found = pc.coalesce(found, pc.add(born_ms, delay_ms))
+        return found
+
+
+def record_starts(buffer: bytes) -> Array:
+    """Return the positions of the records in `buffer`. Raises RecordError if their sizes do not fill it."""
+    starts = []
+    at, end, unpack = 0, len(buffer), _SIZE.unpack_from
+    while at + FIXED_BYTES_V4 <= end:
+        (size,) = unpack(buffer, at)
+        if size < RECORD_BYTES_MIN:
+            raise RecordError(f"size {size} at byte {at} is not the size of a record")
+        starts.append(at)
+        at += size
+    if at != end:
+        raise RecordError(f"the records end at byte {at} of {end}")
+    return np.array(starts, np.int64)
+
+
+def slices(buffer: pa.Buffer, starts: Array, ends: Array) -> pa.Array:
+    """Return the bytes from `starts` to `ends` as a binary array. The slices are in order and do not overlap."""
+    bounds = np.empty(2 * len(starts), np.int32)
+    bounds[0::2], bounds[1::2] = starts, ends
+    count = max(0, len(bounds) - 1)
+    whole = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), buffer])
+    return whole.take(pa.array(np.arange(0, count, 2)))
+
+
+def _longs(texts: pa.Array) -> pa.Array:
+    """Return the numbers in `texts`; null for a text that Java does not parse."""
+    try:
+        return pc.cast(texts, pa.int64())
+    except pa.ArrowInvalid:
+        numbers = [None if text is None else java_long(text) for text in texts.to_pylist()]
+        return pa.array(numbers, pa.int64())
+
+
+def _expanded(body: bytes, sys_flag: int) -> bytes:
+    kind = sys_flag & _COMPRESSION_KIND
+    try:
+        if kind not in (_LZ4, _ZSTANDARD):
+            return expand(body, sys_flag)
+        with pa.CompressedInputStream(pa.py_buffer(body), "lz4" if kind == _LZ4 else "zstd") as stream:
+            found = stream.read(_EXPANDED_BYTES_MAX + 1)
+    except (CompressionError, OSError, pa.ArrowException) as error:
+        raise RecordError(f"a body does not expand: {error}") from None
+    if len(found) > _EXPANDED_BYTES_MAX:
+        raise RecordError(f"a body expands to more than {_EXPANDED_BYTES_MAX} bytes")
+    return bytes(found)

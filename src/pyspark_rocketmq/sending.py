@@ -1,0 +1,174 @@
+"""The work of a task of the sink: send the rows of a partition, at least once each.
+
+Rows without a delay are sent in batches. Rows with the same sharding key go to one queue, in their order. A delayed row
+is a request of its own, because a batch cannot be delayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from pyspark_rocketmq.errors import BrokerError, OptionError
+from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
+from wheelmq.client.delays import TooFarAhead
+from wheelmq.client.outgoing import OutgoingMessage, Selector
+from wheelmq.client.placing import by_hash
+from wheelmq.client.producer import Producer, ProducerSettings
+from wheelmq.formats.wire.bodies import QueueName
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.signature import AccessKey
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.system.clock import SystemClock
+from wheelmq.system.tls_client import TlsOptions
+
+T = TypeVar("T")
+
+BATCH_ROWS: Final = 256
+BATCH_BYTES: Final = 512 << 10
+"""Bytes of bodies of a batch. A larger body is sent alone."""
+REQUESTS_AT_ONCE: Final = 128
+RETRY_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Waits before a request is repeated, after the attempts of the producer itself."""
+_BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL)
+
+
+def send_partition(options: SinkOptions, form: RowForm, batches: Iterable[pa.RecordBatch], keys: UniqueKeys) -> int:
+    """Send all rows and return their number. Raises OptionError, BrokerError."""
+    return asyncio.run(_send(options, form, batches, keys))
+
+
+async def _send(options: SinkOptions, form: RowForm, batches: Iterable[pa.RecordBatch], keys: UniqueKeys) -> int:
+    connection, clock = options.connection, SystemClock()
+    access_key = None
+    if connection.access_key is not None and connection.secret_key is not None:
+        access_key = AccessKey(connection.access_key, connection.secret_key, connection.security_token)
+    settings = ProducerSettings(
+        group=options.producer_group,
+        timeout_ms=round(1000 * connection.timeout_s),
+        resend_unanswered=True,
+        access_key=access_key,
+        body_bytes_max=options.body_bytes_max + (64 << 10),
+    )
+    tls = None if connection.tls is None else TlsOptions.from_json(connection.tls)
+    async with Producer(connection.namesrv, settings, tls=tls) as producer:
+        sender = Sender(producer)
+        for batch in batches:
+            await sender.send(list(form.rows(batch, keys, clock.now_ms())))
+    return keys.count
+
+
+class Sender:
+    """Sends rows by a producer, with a bounded number of requests at a time."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
+
+    async def send(self, rows: list[Row]) -> None:
+        """Send rows and wait for all answers. Raises OptionError, BrokerError."""
+        plain: dict[str, list[OutgoingMessage]] = defaultdict(list)
+        ordered: dict[tuple[str, QueueName], list[OutgoingMessage]] = defaultdict(list)
+        work: list[Coroutine[Any, Any, None]] = []
+        for topic, message in (row for row in rows if not row.is_delayed):
+            if message.order_key is None:
+                plain[topic].append(message)
+            else:
+                ordered[topic, await self._queue(topic, message.order_key)].append(message)
+        work += [self._single(row) for row in rows if row.is_delayed]
+        work += [self._chunk(topic, chunk) for topic, messages in plain.items() for chunk in chunks(messages)]
+        work += [self._lane(topic, queue, messages) for (topic, queue), messages in ordered.items()]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for one in work:
+                    group.create_task(one)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _queue(self, topic: str, order_key: str) -> QueueName:
+        queues = await _answered(topic, lambda: self._producer.queues(topic))
+        if not queues:
+            raise BrokerError(f"topic {topic} has no writable queue: check its permission")
+        return queues[by_hash(order_key, len(queues))]
+
+    async def _single(self, row: Row) -> None:
+        message = row.message
+        async with self._slots:
+            await _answered(
+                row.topic,
+                lambda: self._producer.send(
+                    row.topic,
+                    message.body,
+                    keys=message.keys,
+                    tags=message.tags,
+                    properties=message.properties,
+                    order_key=message.order_key,
+                    select=message.select,
+                    delay_level=message.delay_level,
+                    delay_ms=message.delay_ms,
+                    deliver_at_ms=message.deliver_at_ms,
+                ),
+            )
+
+    async def _chunk(self, topic: str, messages: list[OutgoingMessage], select: Selector | None = None) -> None:
+        if len(messages) == 1:  # a single message can be compressed
+            message = messages[0]
+            if select is not None:
+                message.order_key, message.select = None, select
+            await self._single(Row(topic, message))
+            return
+        async with self._slots:
+            await _answered(topic, lambda: self._producer.send_batch(topic, messages, select=select))
+
+    async def _lane(self, topic: str, queue: QueueName, messages: list[OutgoingMessage]) -> None:
+        for chunk in chunks(messages):
+            await self._chunk(topic, chunk, lambda _: queue)
+
+
+def chunks(messages: list[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
+    """Yield the messages in order, in batches of at most BATCH_ROWS messages and BATCH_BYTES bytes."""
+    chunk: list[OutgoingMessage] = []
+    size = 0
+    for message in messages:
+        if chunk and (len(chunk) == BATCH_ROWS or size + len(message.body) > BATCH_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(message)
+        size += len(message.body)
+    if chunk:
+        yield chunk
+
+
+async def _answered(topic: str, call: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of `call`, which is repeated while brokers are busy or absent.
+
+    Raises OptionError, BrokerError.
+    """
+    for delay_s in (*RETRY_DELAYS_S, None):
+        try:
+            return await call()
+        except TooFarAhead as error:
+            raise OptionError(f"column deliverTime or delayMs, topic {topic}: {error}") from None
+        except Refused as error:
+            if delay_s is None or error.code not in _BUSY:
+                raise BrokerError(f"a message for topic {topic} is rejected: {error}{_remedy(error)}") from None
+        except CallError as error:
+            if delay_s is None:
+                raise BrokerError(f"a message for topic {topic} has no answer: {error}") from None
+        except (ValueError, TypeError) as error:
+            raise OptionError(f"a message for topic {topic} cannot be sent: {error}") from None
+        await asyncio.sleep(delay_s)
+    raise AssertionError("unreachable")
+
+
+def _remedy(error: Refused) -> str:
+    if error.code == ResponseCode.NO_PERMISSION or "AclException" in str(error):
+        return ". Give the rights to the key of options accessKey and secretKey, or give another key"
+    if error.code == ResponseCode.MESSAGE_ILLEGAL:
+        return ". The broker's maxMessageSize limits the size of a message"
+    return ""

@@ -1,0 +1,197 @@
+"""A stream of messages. Spark keeps this reader in a process of its own; tasks get copies of it for `read`.
+
+The offset of a stream is the next queue offset of each queue, and the number of lost messages (offsets.py). Spark
+asks for a new offset only after the batch of the one before it is complete.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pyspark_rocketmq.cluster import Cluster
+from pyspark_rocketmq.errors import BrokerError
+from pyspark_rocketmq.offsets import Queue, StreamOffset
+from pyspark_rocketmq.options import SourceOptions
+from pyspark_rocketmq.partitions import RangesPartition, check_filters
+from pyspark_rocketmq.ranges import OffsetRange, Survey, settled, shares, tasks
+from pyspark_rocketmq.sampling import mean_bytes
+from pyspark_rocketmq.survey import report, resolve, survey
+from wheelmq.system.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+UNBOUNDED = 1 << 62
+IDLE_S = 0.05
+"""Wait before an answer without a new offset. Spark asks again after 10 ms (spark.sql.streaming.pollingDelay)."""
+
+
+class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...], clock: Clock | None = None) -> None:
+        self._options = options
+        self._columns = columns
+        self._clock = clock or SystemClock()
+        self._cluster: Cluster | None = None
+        self._survey: Survey | None = None
+        """The last survey, which is as old as the last offset."""
+        self._target: Survey | None = None
+        """With trigger availableNow, the queues as they were at the start of the query."""
+        self._begun_ms: int | None = None
+        """Monotonic time of the last batch."""
+        self._stored: StreamOffset | None = None
+        """The last offset that the group has committed, or at which the stream began."""
+
+    @property
+    def cluster(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self._options.connection)
+        return self._cluster
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the part of the reader that tasks need."""
+        return {**self.__dict__, "_cluster": None, "_survey": None, "_target": None}
+
+    # Offsets -------------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the starting offsets. Raises OptionError, BrokerError."""
+        options = self._options
+        found = survey(self.cluster, options)
+        check_filters(self.cluster, options, found)
+        starts = resolve(self.cluster, options, found, is_start=True, now_ms=self._clock.now_ms())
+        self._stored = StreamOffset(starts)
+        return self._stored.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return a limit that represents all limits of the options, because Spark has no compound one."""
+        limits = self._options.limits
+        if limits.offsets_max is not None:
+            return ReadMaxRows(limits.offsets_max)
+        if limits.bytes_max is not None:
+            return ReadMaxBytes(limits.bytes_max)
+        if limits.offsets_min is not None:
+            return ReadMinRows(limits.offsets_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = survey(self.cluster, self._options)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end of the next batch, or `start` without one. Raises BrokerError, DataLossError."""
+        progress = StreamOffset.of_json(start)
+        self._store(progress)
+        self._survey = survey(self.cluster, self._options, progress.queues)
+        starts, losses = settled(progress.queues, self._survey)
+        lost = report(losses, fails=self._options.fails_on_loss)
+        ends = self._ends(starts)
+        sizes = {queue: ends[queue] - first for queue, first in starts.items() if queue in ends}
+        if not losses and self._waits(sum(sizes.values()), limit):
+            threading.Event().wait(IDLE_S)
+            return start
+        counts = self._counts(starts, sizes, limit)
+        if counts:
+            self._begun_ms = self._clock.monotonic_ms()
+        elif self._target is None:
+            threading.Event().wait(IDLE_S)
+        chosen = {
+            queue: first + counts.get(queue, 0)
+            for queue, first in starts.items()
+            if queue in progress.queues or queue in ends
+        }
+        return StreamOffset(chosen, progress.lost + lost).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends of the queues at the last survey, from which the lag follows."""
+        if self._survey is None:
+            return None
+        return StreamOffset({queue: span.end for queue, span in self._survey.spans.items()}).to_json()
+
+    def _ends(self, starts: dict[Queue, int]) -> dict[Queue, int]:
+        """Return the ends of the queues that may be read, never before their starts."""
+        assert self._survey is not None
+        ends = {queue: span.end for queue, span in self._survey.spans.items()}
+        if self._target is not None:
+            targets = self._target.spans
+            ends = {queue: min(end, targets[queue].end) for queue, end in ends.items() if queue in targets}
+        return {queue: max(end, starts[queue]) for queue, end in ends.items()}
+
+    def _waits(self, available: int, limit: ReadLimit) -> bool:
+        """Return whether the batch waits for more messages (minOffsetsPerTrigger)."""
+        limits = self._options.limits
+        if limits.offsets_min is None or isinstance(limit, ReadAllAvailable) or self._target is not None:
+            return False
+        if self._begun_ms is None:
+            return False  # as in Spark's Kafka source, the first batch does not wait
+        return available < limits.offsets_min and self._clock.monotonic_ms() - self._begun_ms < limits.delay_max_ms
+
+    def _counts(self, starts: dict[Queue, int], sizes: dict[Queue, int], limit: ReadLimit) -> dict[Queue, int]:
+        """Return the number of messages of each queue in the next batch."""
+        limits, total = self._options.limits, sum(sizes.values())
+        if isinstance(limit, ReadAllAvailable) or not total:
+            return {queue: size for queue, size in sizes.items() if size}
+        count_max = limits.offsets_max or UNBOUNDED
+        if limits.bytes_max is not None:
+            filled = [OffsetRange(queue, starts[queue], starts[queue] + size) for queue, size in sizes.items() if size]
+            means = mean_bytes(self.cluster, self._options, filled)
+            bytes_total = sum(means[one.queue] * one.rows for one in filled)
+            count_max = min(count_max, max(1, int(total * limits.bytes_max / max(1.0, bytes_total))))
+        return shares(sizes, count_max)
+
+    # Batches -------------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a batch. Raises BrokerError, DataLossError."""
+        before, after = StreamOffset.of_json(start).queues, StreamOffset.of_json(end).queues
+        if self._survey is None:  # a restart repeats the last batch before it asks for an offset
+            self._survey = survey(self.cluster, self._options, after)
+        starts, losses = settled({queue: first for queue, first in before.items() if queue in after}, self._survey)
+        report([loss for loss in losses if before[loss.queue] < after[loss.queue]], fails=self._options.fails_on_loss)
+        ranges = [OffsetRange(queue, starts[queue], last) for queue, last in after.items() if queue in starts]
+        options = self._options
+        planned = tasks(ranges, count_min=options.partitions_min, rows_max=options.partition_rows_max)
+        return [RangesPartition(task) for task in planned]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark_rocketmq.reading import read_ranges
+
+        assert isinstance(partition, RangesPartition)
+        return read_ranges(self._options, self._columns, partition.ranges)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._store(StreamOffset.of_json(end))
+
+    def stop(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def _store(self, progress: StreamOffset) -> None:
+        """Commit the offsets of processed batches for the group, if option commitGroupOffsets is true.
+
+        A failure is logged: the offsets serve tools that show the lag. Spark's checkpoint is the progress of the query.
+        """
+        if not self._options.commits or (self._stored is not None and self._stored.queues == progress.queues):
+            return
+        before = {} if self._stored is None else self._stored.queues
+        changed = {queue: offset for queue, offset in progress.queues.items() if before.get(queue) != offset}
+        for queue in changed:
+            self.cluster.locate(queue.topic, queue.broker)
+        try:
+            self.cluster.commit(self._options.group, changed)
+        except BrokerError as error:
+            log.warning("the offsets of group %s were not committed: %s", self._options.group, error)
+        self._stored = progress

@@ -1,0 +1,77 @@
+"""The suite of the Spark connector against Apache RocketMQ, without Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compat.apache.apache import VERSIONS, ApacheBroker, ApacheNameServer
+from tests.live import Client
+from tests.unit.connector.test_sink import TestSink
+from tests.unit.connector.test_source import TestBatch, TestBrokers, TestStream
+
+__all__ = ["TestBatch", "TestBrokers", "TestSink", "TestStream"]
+
+pytestmark = pytest.mark.java
+
+
+class Apache(Client):
+    """The running servers of Apache, as a suite uses them."""
+
+    def __init__(self, folder: Path, version: str) -> None:
+        self._folder = folder
+        self._version = version
+        self._names = ApacheNameServer(folder / "names")
+        self._names.start()
+        self.namesrv = self._names.address
+        self.topic = "T"
+        self._brokers: dict[str, ApacheBroker] = {}
+
+    def add_broker(self, name: str) -> None:
+        """Start a broker, or start it again."""
+        if name not in self._brokers:
+            config = {"brokerName": name, "enablePropertyFilter": "true", "mappedFileSizeCommitLog": str(1 << 24)}
+            home = self._folder / name
+            self._brokers[name] = ApacheBroker(home, self.namesrv, config=config, version=self._version)
+        self._brokers[name].start()
+
+    def stop_broker(self, name: str) -> None:
+        self._brokers[name].kill()
+
+    def broker_address(self, name: str) -> str:
+        return self._brokers[name].address
+
+    def close(self) -> None:
+        for broker in self._brokers.values():
+            if broker.is_running:
+                broker.kill()
+        self._names.kill()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
+    found = Apache(tmp_path_factory.mktemp("apache"), request.param)
+    try:
+        found.add_broker("broker-a")
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def servers(shared: Apache, request: pytest.FixtureRequest) -> Apache:
+    shared.topic = re.sub(r"\W+", "-", request.node.name)[-100:]
+    return shared
+
+
+@pytest.fixture(params=VERSIONS)
+def own_servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Apache]:
+    found = Apache(tmp_path, request.param)
+    try:
+        found.add_broker("broker-a")
+        yield found
+    finally:
+        found.close()

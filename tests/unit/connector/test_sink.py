@@ -1,0 +1,106 @@
+"""The sink against live brokers, without Spark. tests/compat runs the same suite against Apache RocketMQ."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_rocketmq import sending
+from pyspark_rocketmq.errors import BrokerError, OptionError
+from pyspark_rocketmq.options import sink_options
+from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
+from pyspark_rocketmq.sending import Sender, send_partition
+from tests.live import Servers
+from tests.unit.connector.test_rows import TYPES
+from tests.unit.connector.test_source import bodies, read
+from wheelmq.client import OutgoingMessage, Refused, SyncPullConsumer
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+
+
+def send(servers: Servers, topic: str, job: str = "job", **columns: list[Any]) -> int:
+    """Send one partition of rows. Returns their number."""
+    options = sink_options({"namesrvAddr": servers.namesrv, "topic": topic})
+    form = RowForm(columns=tuple(columns), topic=topic, body_bytes_max=4 << 20, delivers_past=False)
+    arrays = [pa.array(values, TYPES.get(name, pa.string())) for name, values in columns.items()]
+    batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
+    count = send_partition(options, form, [batch.slice(0, 7), batch.slice(7)], UniqueKeys(job, 0))
+    if "deliverTime" not in columns:
+        servers.wait_for(topic, lambda ends: sum(ends.values()) >= count)
+    return count
+
+
+class TestSink:
+    def test_rows_arrive_with_their_columns(self, servers: Servers) -> None:
+        servers.create_topic(servers.topic)
+        sent = [b"%d" % i for i in range(600)]
+        count = send(
+            servers, servers.topic, body=sent, tags=["a", None] * 300, properties=[[("x", str(i))] for i in range(600)]
+        )
+        rows = sorted(read(servers, topic=servers.topic), key=lambda row: int(row["body"]))
+        assert count == 600 and bodies(rows) == sent
+        assert [row["tags"] for row in rows[:2]] == ["a", None] and dict(rows[5]["properties"])["x"] == "5"
+        assert [row["msgId"] for row in rows] == [keys.next() for keys in [UniqueKeys("job", 0)] for _ in sent]
+
+    def test_rows_with_a_sharding_key_stay_in_order(self, servers: Servers) -> None:
+        servers.create_topic(servers.topic, queues=3)
+        sent = [b"%d" % i for i in range(600)]
+        send(servers, servers.topic, body=sent, shardingKey=[f"k{i % 5}" for i in range(600)])
+        rows = read(servers, topic=servers.topic)
+        for i in range(5):
+            mine = [row for row in rows if int(row["body"]) % 5 == i]
+            assert bodies(mine) == sent[i::5] and len({row["queueId"] for row in mine}) == 1
+
+    def test_large_bodies_arrive(self, servers: Servers) -> None:
+        servers.create_topic(servers.topic)
+        sent = [b"%d" % i * 200_000 for i in range(10)]
+        send(servers, servers.topic, body=sent)
+        assert sorted(bodies(read(servers, topic=servers.topic))) == sent
+
+    def test_delayed_rows_arrive_with_their_due_time(self, servers: Servers) -> None:
+        servers.create_topic(servers.topic)
+        now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+        due = [now + datetime.timedelta(seconds=2, milliseconds=i % 10) for i in range(50)]
+        send(servers, servers.topic, body=[b"%d" % i for i in range(50)], deliverTime=due)
+        with SyncPullConsumer(servers.namesrv, f"{servers.topic}-group") as consumer:
+            consumer.subscribe(servers.topic)
+            found: dict[int, int | None] = {}
+            while len(found) < 50:
+                came = consumer.poll(20_000)
+                assert came
+                found |= {int(message.body): message.due_ms for message in came}
+        assert found == {i: round(due[i].timestamp() * 1000) for i in range(50)}
+        assert {row["deliverTime"] for row in read(servers, topic=servers.topic)} == set(due)
+
+    def test_a_due_time_beyond_the_limit_is_an_error(self, servers: Servers) -> None:
+        servers.create_topic(servers.topic)
+        with pytest.raises(OptionError, match="column deliverTime or delayMs, topic"):
+            send(servers, servers.topic, body=[b"x"], delayMs=[90 * 86_400_000])
+
+    def test_a_topic_that_clients_may_not_send_to_is_an_error(self, servers: Servers) -> None:
+        with pytest.raises((BrokerError, OptionError), match="topic SCHEDULE_TOPIC_XXXX"):
+            send(servers, "SCHEDULE_TOPIC_XXXX", body=[b"x"])
+
+    def test_a_busy_broker_gets_the_rows_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sending, "RETRY_DELAYS_S", (0.0, 0.0))
+        producer = BusyProducer(2)
+        rows = [Row("T", OutgoingMessage(body=b"x"))]
+        asyncio.run(Sender(producer).send(rows))  # type: ignore[arg-type]
+        assert producer.calls == 3
+
+
+class BusyProducer:
+    """Rejects the first sends, as a broker with too many requests does."""
+
+    def __init__(self, rejections: int) -> None:
+        self.calls = 0
+        self._rejections = rejections
+
+    async def send(self, topic: str, body: bytes, **options: Any) -> None:
+        self.calls += 1
+        if self.calls <= self._rejections:
+            raise Refused(Command(code=ResponseCode.SYSTEM_BUSY))
