@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -101,17 +101,17 @@ class _Ours:
 
 
 @contextmanager
-def ours(folder: Path) -> Iterator[Cluster]:
+def ours(folder: Path, names: Sequence[str] = BROKERS) -> Iterator[Cluster]:
     """Run WheelMQ's servers without a pipeline, which messages that are due soon do not need."""
-    names = [_Ours(folder / f"names-{i}", "nameserver") for i in range(2)]
-    joined = ";".join(server.address for server in names)
+    namesrvs = [_Ours(folder / f"names-{i}", "nameserver") for i in range(2)]
+    joined = ";".join(server.address for server in namesrvs)
     settings = [part for name, value in CONFIG.items() for part in ("--set", f"{name}={value}")]
-    brokers = {name: _Ours(folder / name, "broker", "--name", name, "--namesrv", joined, *settings) for name in BROKERS}
-    parts = [*names, *brokers.values()]
+    brokers = {name: _Ours(folder / name, "broker", "--name", name, "--namesrv", joined, *settings) for name in names}
+    parts = [*namesrvs, *brokers.values()]
     try:
         for part in parts:
             part.start()
-        cluster = Cluster(True, [one.part() for one in names], {name: one.part() for name, one in brokers.items()})
+        cluster = Cluster(True, [one.part() for one in namesrvs], {name: one.part() for name, one in brokers.items()})
         asyncio.run(registered(cluster))
         yield cluster
     finally:

@@ -76,7 +76,7 @@ def consume(running: Up, count: int) -> list[dict[str, Any]]:
 
 
 def states(running: Up) -> list[str]:
-    return [row["state"] for row in lines(running.command("timers", "--json"))]
+    return [row["state"] for row in json.loads(running.command("timers", "--json"))]
 
 
 def metrics(running: Up) -> dict[str, Any]:

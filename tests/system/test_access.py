@@ -89,7 +89,7 @@ def test_all_parts_work_with_users_and_strangers_get_nothing(tmp_path: Path, mon
         assert "has no permission" in running.failing_command("send", "Other", "x")
         running.command("send", "Orders", "at once")
         running.command("send", "Orders", "later", "--delay", f"{DELAY_S}s")
-        (pending,) = lines(running.command("timers", "--topic", "Orders", "--json"))
+        (pending,) = json.loads(running.command("timers", "--topic", "Orders", "--json"))
         assert pending["topic"] == "Orders"
         assert "has no permission" in running.failing_command("timers")
         received = lines(running.command("consume", "Orders", "--group", "billing", "--count", "2", "--json"))

@@ -64,7 +64,7 @@ def test_all_parts_work_with_tls_alone(tmp_path: Path) -> None:
         turns = len(re.findall(r"turn \d+: [1-9]\d* indexed", log.read_text()))
         running.command("send", "T", "after the rotation", "--delay", "29m", *tls)
         wait_until(lambda: len(re.findall(r"turn \d+: [1-9]\d* indexed", log.read_text())) > turns)
-        pending = lines(running.command("timers", "--json", *tls))
+        pending = json.loads(running.command("timers", "--json", *tls))
         assert len(pending) == 2
         assert running.stop() == 0
     assert "DIED" not in running.errors.read_text()

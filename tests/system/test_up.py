@@ -45,19 +45,19 @@ def test_commands_work_with_a_broker_without_a_pipeline(tmp_path: Path) -> None:
         os.kill(found["pids"]["broker"], signal.SIGKILL)  # it comes back on its port with all messages
         assert "at once" in running.command("consume", "T", "--group", "other", "--count", "2")
         assert "DIED" in running.errors.read_text()
-        pending = lines(running.command("timers", "--json"))
+        pending = json.loads(running.command("timers", "--json"))
         assert [row["topic"] for row in pending] == ["T"]
-        assert lines(running.command("timers", "--json", "--to", "+30m")) == []
+        assert json.loads(running.command("timers", "--json", "--to", "+30m")) == []
         with urllib.request.urlopen(found["dashboard"] + "figures.json", timeout=COMMAND_DEADLINE_S) as answer:
             shown = json.load(answer)
         assert shown["problem"] == "" and shown["figures"]["broker"] == "broker-a"
         assert shown["figures"]["overview"]["waiting"] == {"timer": 1, "level": 0, "block": 0}
-        counts = lines(running.command("timers", "--per-minute", "--json", "--topic", "T"))
+        counts = json.loads(running.command("timer-counts", "--json", "--topic", "T"))
         assert counts == [{"minute_ms": pending[0]["due_ms"] // 60_000 * 60_000, "count": 1}]
         delayed = []
         for words in (["--level", "19"], ["--delay-in-seconds", "7200"], ["--delay", "2h"]):
             delayed += lines(running.command("send", "T", "never", *words, "--json"))
-        listed = {row["unique_key"]: row for row in lines(running.command("timers", "--json"))}
+        listed = {row["unique_key"]: row for row in json.loads(running.command("timers", "--json"))}
         for sent, level in zip(delayed, (18, None, None), strict=True):
             key = sent["unique_key"]
             assert (sent["level"], listed[key]["level"]) == (level, level)
@@ -69,7 +69,7 @@ def test_commands_work_with_a_broker_without_a_pipeline(tmp_path: Path) -> None:
         running.command("send", "Levels", "a second", "--level", "1")
         [of_level] = lines(running.command("consume", "Levels", "--group", "g", "--count", "1", "--json"))
         assert (of_level["level"], of_level["due_is_exact"]) == (1, False) and of_level["lateness_ms"] >= 0
-        (left,), (before,) = lines(running.command("timers", "--json")), pending
+        (left,), (before,) = json.loads(running.command("timers", "--json")), pending
         assert {**left, "state": ""} == {**before, "state": ""}, "the broker may have indexed it meanwhile"
         refused = running.failing_command("send", "T", "far", "--at", "+30d")
         assert "this broker's timer reaches 3d" in refused
@@ -84,12 +84,12 @@ def test_commands_work_with_a_broker_without_a_pipeline(tmp_path: Path) -> None:
         assert f"is in use by process {found['pids']['up']}" in second.stderr
         assert f"stop that (kill {found['pids']['up']})" in second.stderr
         assert "Spark is up" not in second.stderr.partition("Error:")[2]
-        found_by_key = lines(running.command("timers", "--key", "k1", "--topic", "T", "--json"))
+        found_by_key = json.loads(running.command("timers", "--key", "k1", "--topic", "T", "--json"))
         assert [one["end"] for one in found_by_key] == ["released"]
         assert running.stop() == 0
     assert not (home / "store" / "abort").exists()
     offline = subprocess.run(wheelmq("timers", "--store", found["store"], "--json"), capture_output=True, text=True)
-    found_offline = [{**row, "state": ""} for row in lines(offline.stdout)]
+    found_offline = [{**row, "state": ""} for row in json.loads(offline.stdout)]
     assert found_offline == [{**row, "state": ""} for row in pending], offline.stderr
 
 
@@ -106,7 +106,7 @@ def test_the_pipeline_indexes_and_stages_messages(tmp_path: Path) -> None:
         assert got[0]["body"] == "staged by the pipeline"
         assert got[0]["lateness_ms"] >= 0
         deadline = time.monotonic() + COMMAND_DEADLINE_S  # a first turn may be slow on a busy machine
-        while (states := [row["state"] for row in lines(running.command("timers", "--json"))]) != ["indexed"]:
+        while (states := [row["state"] for row in json.loads(running.command("timers", "--json"))]) != ["indexed"]:
             assert states == ["parked"] and time.monotonic() < deadline
         assert running.stop(signal.SIGINT) == 0
 

@@ -17,6 +17,11 @@ COMMANDS: Final = (
     "cancel",
     "consume",
     "timers",
+    "timer-counts",
+    "topics",
+    "groups",
+    "lag",
+    "dead-letters",
     "dump",
     "ship",
     "backup",
@@ -29,6 +34,7 @@ COMMANDS: Final = (
     "config",
     "users",
     "acl",
+    "admin",
 )
 
 
@@ -39,7 +45,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found = importlib.import_module(f"wheelmq.cli.{cmd_name}").command
+        found = importlib.import_module(f"wheelmq.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(found, click.Command)
         return found
 

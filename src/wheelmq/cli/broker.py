@@ -86,7 +86,7 @@ def command(
             options={
                 "store_path": (store, "--store"),
                 "listen_port": (port, port_option),
-                "namesrv": (namesrv, "--namesrv"),
+                "namesrv": (_with_ports(namesrv), "--namesrv"),
                 "broker_name": (name, "--name"),
                 "flush_mode": (None if flush is None else flush.upper(), "--flush"),
             },
@@ -114,6 +114,16 @@ def command(
     access_key = take_access_key(os.environ) if ends_with_stdin else None  # that of `wheelmq up`
     code = run_part(life, as_json=as_json, ends_with_stdin=ends_with_stdin)
     sys.exit(code)
+
+
+def _with_ports(namesrv: str | None) -> str | None:
+    """Return the list of name servers, each with a port. The settings reject a wrong list."""
+    from wheelmq.client.session import server_list
+
+    try:
+        return None if namesrv is None else ";".join(server_list(namesrv))
+    except ValueError:
+        return namesrv
 
 
 def _say_listening(app: BrokerApp, as_json: bool) -> None:

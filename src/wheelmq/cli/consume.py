@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from wheelmq.cli.bodies import body_fields, body_text
 from wheelmq.cli.brokers import find_brokers
+from wheelmq.cli.clients import open_admin
 from wheelmq.cli.credentials import own_access_key
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import clock_text, time_text
@@ -53,14 +55,14 @@ async def _consume(
     topic: str, group: str, count: int | None, tags: str, namesrv: str, tls: TlsOptions | None, *, as_json: bool
 ) -> None:
     from wheelmq.cli.due import Levels, due_of_received
-    from wheelmq.client import Admin, ConsumerSettings, PushConsumer
+    from wheelmq.client import ConsumerSettings, PushConsumer
 
     settings = ConsumerSettings(concurrency=1, access_key=own_access_key())
     consumer = PushConsumer(namesrv, group, settings, tls=tls)
     over = asyncio.Event()
     seen = 0
 
-    admin = Admin(namesrv, access_key=settings.access_key, tls=tls)
+    admin = open_admin(namesrv, tls)
     levels = Levels(admin.broker_config)
 
     async def show(message: ReceivedMessage) -> None:
@@ -90,10 +92,6 @@ def _late_ms(message: ReceivedMessage, due: Due) -> int | None:
 
 def message_fields(message: ReceivedMessage, due: Due) -> dict[str, object]:
     """Return the JSON fields of a message. A body that is not UTF-8 is hexadecimal."""
-    try:
-        body = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"body_hex": message.body.hex()}
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -108,20 +106,18 @@ def message_fields(message: ReceivedMessage, due: Due) -> dict[str, object]:
         "keys": message.keys,
         "tags": message.tags,
         "reconsume_times": message.reconsume_times,
-        **body,
+        **body_fields(message.body),
     }
 
 
 def message_text(message: ReceivedMessage, due: Due) -> str:
-    body = message.body[: SHOWN_CHARS * 4].decode("utf-8", "replace")
-    shown = "".join(sign if sign.isprintable() else "\ufffd" for sign in body[:SHOWN_CHARS])
     where = f"{message.topic}/{message.queue_id}@{message.queue_offset}"
     marks = [f"level={due.level}"] if due.level is not None else []
     marks += [f"retry={message.reconsume_times}"] if message.reconsume_times else []
     marks += [f"keys={' '.join(message.keys)}"] if message.keys else []
     marks += [f"tags={message.tags}"] if message.tags else []
-    told = shown + ("…" if len(body) > SHOWN_CHARS else "")
-    return "  ".join((clock_text(message.received_ms), _timing(message, due), where, *marks, told))
+    shown = body_text(message.body, SHOWN_CHARS)
+    return "  ".join((clock_text(message.received_ms), _timing(message, due), where, *marks, shown))
 
 
 def _timing(message: ReceivedMessage, due: Due) -> str:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from wheelmq.cli.credentials import own_access_key
 from wheelmq.cli.times import duration_text
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.java import java_int
 from wheelmq.formats.names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from wheelmq.client import ReceivedMessage, SendResult
+    from wheelmq.client import Admin, ReceivedMessage, SendResult
     from wheelmq.formats.units import Millis
-    from wheelmq.system.tls_client import TlsOptions
-
-LOOK_MS: Final = 2000
-"""How long a broker may take to answer what it stored."""
 
 
 class Due(NamedTuple):
@@ -63,25 +58,23 @@ class Levels:
         return level_delay_ms(table, level) if table else None
 
 
-async def due_of_sent(namesrv: str, result: SendResult, tls: TlsOptions | None) -> Due:
+async def due_of_sent(admin: Admin, levels: Levels, result: SendResult) -> Due:
     """Return the due time of a message that was just sent, from the record of its broker.
 
     It is an estimate for a message in a block, which the broker cannot find by its message id.
     """
-    from wheelmq.client import Admin
     from wheelmq.net.errors import CallError, Refused
 
-    async with Admin(namesrv, timeout_ms=LOOK_MS, access_key=own_access_key(), tls=tls) as admin:
-        try:
-            stored = await admin.view(result.message_id)
-        except (CallError, Refused, ValueError):
-            return Due(result.due_ms)
-        if stored.queue_topic == SCHEDULE_TOPIC:
-            level = stored.queue_id + 1
-            delay_ms = await Levels(admin.broker_config).delay_ms(result.queue.broker_name, level)
-            from_store_ms = None if delay_ms is None else stored.stored_ms + delay_ms
-            return Due(from_store_ms if stored.due_ms is None else stored.due_ms, True, level, delay_ms)
-        return Due(result.due_ms) if stored.due_ms is None else Due(stored.due_ms, _is_shown(stored))
+    try:
+        stored = await admin.view(result.message_id)
+    except (CallError, Refused, ValueError):
+        return Due(result.due_ms)
+    if stored.queue_topic == SCHEDULE_TOPIC:
+        level = stored.queue_id + 1
+        delay_ms = await levels.delay_ms(result.queue.broker_name, level)
+        from_store_ms = None if delay_ms is None else stored.stored_ms + delay_ms
+        return Due(from_store_ms if stored.due_ms is None else stored.due_ms, True, level, delay_ms)
+    return Due(result.due_ms) if stored.due_ms is None else Due(stored.due_ms, _is_shown(stored))
 
 
 async def due_of_received(message: ReceivedMessage, levels: Levels) -> Due:

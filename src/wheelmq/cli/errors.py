@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import click
+
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 
 namesrv_option = click.option(
     "--namesrv",
     envvar="WHEELMQ_NAMESRV",
-    default="127.0.0.1:9876",
+    default=DEFAULT_NAMESRV,
     show_default=True,
-    help="Name servers: HOST:PORT;HOST:PORT. The variable WHEELMQ_NAMESRV sets them too.",
+    help="Name servers: HOST:PORT;HOST:PORT. A host without a port means port 9876. The variable WHEELMQ_NAMESRV sets "
+    "them too.",
 )
 
 

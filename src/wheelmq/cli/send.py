@@ -1,31 +1,45 @@
-"""`wheelmq send`: send one message, now or for later."""
+"""`wheelmq send`: send messages, now or for later."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from wheelmq.cli.credentials import own_settings
+from wheelmq.cli.bodies import given_bodies, given_keys, given_properties
+from wheelmq.cli.clients import open_admin, open_producer
 from wheelmq.cli.errors import namesrv_option, plain_errors
-from wheelmq.cli.times import Duration, Seconds, duration_text, parse_time, remaining_text, time_text
+from wheelmq.cli.times import Duration, Seconds, duration_text, is_clock_time, parse_time, remaining_text, time_text
 from wheelmq.cli.tls_options import tls_options
 from wheelmq.formats.units import Millis
 
 if TYPE_CHECKING:
     from wheelmq.cli.due import Due
     from wheelmq.client.delays import TooFarAhead
+    from wheelmq.client.outgoing import OutgoingMessage
     from wheelmq.client.results import SendResult
+    from wheelmq.system.clock import Clock
     from wheelmq.system.tls_client import TlsOptions
 
+LOOK_MS: Final = 2000
+"""How long a broker may take to answer what it stored."""
 
-@click.command(name="send", short_help="Send a message, now or for later.")
+
+@click.command(name="send", short_help="Send messages, now or for later.")
 @click.argument("topic")
-@click.argument("body")
+@click.argument("body", required=False)
+@click.option("--file", type=click.Path(allow_dash=True, dir_okay=False), help="Read the body from this file.")
+@click.option("--lines", "by_line", is_flag=True, help="Send each line of the file or standard input as a message.")
+@click.option("--count", type=click.IntRange(min=1), default=1, help="Send each body this number of times.")
 @click.option("--delay", "delay_ms", type=Duration(), help="Deliver it after this time: 500ms, 10s, 5m, 2h, 1d.")
-@click.option("--at", "at", help="Deliver it at this time: ISO 8601 (local zone if it names none), or +10s.")
+@click.option(
+    "--at",
+    "at",
+    help="Deliver it at this time: +10s, 18:30, tomorrow, monday 09:00, or ISO 8601. The zone is the local one.",
+)
 @click.option(
     "--delay-in-seconds",
     type=Seconds(),
@@ -34,25 +48,34 @@ if TYPE_CHECKING:
 @click.option(
     "--level", type=click.IntRange(min=1), help="Deliver it after the delay of this level, as RocketMQ 4 does."
 )
-@click.option("--keys", help="Business keys, separated by spaces.")
+@click.option("--key", "keys", multiple=True, help="A business key of the message. Repeat it for more.")
+@click.option("--keys", "words", help="Business keys, separated by spaces.")
 @click.option("--tags", help="A tag by which consumers can filter.")
+@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property. Repeat it for more.")
 @namesrv_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON line.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each message.")
 @tls_options
 def command(
     topic: str,
-    body: str,
+    body: str | None,
+    file: str | None,
+    by_line: bool,
+    count: int,
     delay_ms: int | None,
     at: str | None,
     delay_in_seconds: int | None,
     level: int | None,
-    keys: str | None,
+    keys: tuple[str, ...],
+    words: str | None,
     tags: str | None,
+    pairs: tuple[str, ...],
     namesrv: str,
     as_json: bool,
     tls: TlsOptions | None,
 ) -> None:
     """Send BODY to TOPIC. A topic that does not exist is created.
+
+    BODY is a text, or - for the standard input. --file reads a file instead.
 
     \b
     The latest due time:
@@ -63,36 +86,80 @@ def command(
 
     The printed due time is the one that the broker stored. "about" before it marks an estimate from this machine's
     clock: the broker could not be asked, or the message is in a block, where the broker cannot find it by its id.
+
+    Several messages are sent one after the other, in order. An error ends the command and prints the number of
+    messages that were sent before it.
     """
-    from wheelmq.cli.due import Due, due_of_sent
-    from wheelmq.client.delays import TooFarAhead
-    from wheelmq.client.sync import SyncProducer
+    from wheelmq.client.outgoing import OutgoingMessage
     from wheelmq.formats.disk import properties as props
     from wheelmq.system.clock import SystemClock
 
     if sum(asked is not None for asked in (delay_ms, at, delay_in_seconds, level)) > 1:
         raise click.UsageError("--delay, --at, --delay-in-seconds and --level exclude each other: give one of them")
-    if not body:
-        raise click.UsageError("BODY is empty: a message needs one byte at least")
     clock = SystemClock()
-    deliver_at_ms = None if at is None else _due_ms(at, clock.now_ms())
-    with plain_errors(namesrv), SyncProducer(namesrv, own_settings(), tls=tls, clock=clock) as producer:
-        try:
-            result = producer.send(
-                topic,
-                body.encode(),
-                keys=keys or (),
-                tags=tags,
-                properties={props.DELAY: str(level)} if level is not None else None,
-                delay_ms=delay_ms,
-                deliver_at_ms=deliver_at_ms,
-                delay_in_seconds=delay_in_seconds,
-            )
-        except TooFarAhead as error:
-            raise click.ClickException(_too_far_text(error)) from None
-        is_delayed = level is not None or result.due_ms is not None
-        due = asyncio.run(due_of_sent(namesrv, result, tls)) if is_delayed else Due(None)
-    click.echo(_as_json(topic, result, due) if as_json else sent_text(topic, result, due, level, clock.now_ms()))
+    message = OutgoingMessage(
+        body=b"",
+        keys=given_keys(keys, words),
+        tags=tags,
+        properties=given_properties(pairs) | ({} if level is None else {props.DELAY: str(level)}),
+        delay_ms=delay_ms,
+        deliver_at_ms=None if at is None else _due_ms(at, clock.now_ms()),
+        delay_in_seconds=delay_in_seconds,
+    )
+    bodies = (one for one in given_bodies(body, file, by_line=by_line) for _ in range(count))
+    sending = _MessageSender(topic, message, level, clock, as_json=as_json, is_one=count == 1 and not by_line)
+    try:
+        with plain_errors(namesrv):
+            asyncio.run(sending.run(namesrv, tls, bodies))
+    except click.ClickException as error:
+        if not sending.sent:
+            raise
+        raise click.ClickException(f"{error.message} ({sending.sent} messages were sent before it)") from None
+
+
+class _MessageSender:
+    """Sends bodies with the options of one message, and prints each result."""
+
+    def __init__(
+        self, topic: str, message: OutgoingMessage, level: int | None, clock: Clock, *, as_json: bool, is_one: bool
+    ) -> None:
+        self._topic = topic
+        self._message = message
+        self._level = level
+        self._clock = clock
+        self._as_json = as_json
+        self._is_one = is_one
+        self.sent = 0
+
+    async def run(self, namesrv: str, tls: TlsOptions | None, bodies: Iterable[bytes]) -> None:
+        """Send all bodies. Raises click.ClickException, and the errors of a send."""
+        from wheelmq.cli.due import Due, Levels, due_of_sent
+        from wheelmq.client.delays import TooFarAhead
+
+        async with (
+            open_producer(namesrv, tls, self._clock) as producer,
+            open_admin(namesrv, tls, timeout_ms=LOOK_MS) as admin,
+        ):
+            levels = Levels(admin.broker_config)
+            options = {name: getattr(self._message, name) for name in self._message.__struct_fields__ if name != "body"}
+            try:
+                for body in bodies:
+                    result = await producer.send(self._topic, body, **options)
+                    self.sent += 1
+                    is_delayed = self._level is not None or result.due_ms is not None
+                    self._show(result, await due_of_sent(admin, levels, result) if is_delayed else Due(None))
+            except TooFarAhead as error:
+                raise click.ClickException(_too_far_text(error)) from None
+        if not self._as_json and not self._is_one:
+            click.echo(f"Sent {self.sent} messages." if self.sent != 1 else "Sent 1 message.")
+
+    def _show(self, result: SendResult, due: Due) -> None:
+        if self._as_json:
+            click.echo(_as_json(self._topic, result, due))
+        elif self._is_one:
+            click.echo(sent_text(self._topic, result, due, self._level, self._clock.now_ms()))
+        else:
+            click.echo(f"{result.unique_key}  {when_text(due, self._level, self._clock.now_ms())}")
 
 
 def _due_ms(at: str, now_ms: Millis) -> Millis:
@@ -102,7 +169,11 @@ def _due_ms(at: str, now_ms: Millis) -> Millis:
         raise click.BadParameter(str(error), param_hint="--at") from None
     if deliver_at_ms < now_ms:
         past = duration_text(now_ms - deliver_at_ms)
-        raise click.BadParameter(f"{at} lies {past} in the past: leave it out to deliver at once", param_hint="--at")
+        raise click.BadParameter(
+            f"{at} lies {past} in the past: it is {time_text(deliver_at_ms)}. Leave --at out to deliver at once"
+            + (f", or write 'tomorrow {at.strip()}'" if is_clock_time(at) else ""),
+            param_hint="--at",
+        )
     return deliver_at_ms
 
 

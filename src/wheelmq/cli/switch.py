@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from wheelmq.cli.credentials import own_sign
+from wheelmq.client.session import server_list
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import MASTER_ID, BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -94,7 +95,7 @@ def _await_master(slave: SyncConnection) -> ReplicationState:
 def _master_of(state: ReplicationState, namesrv: str, tls: ClientTls | None) -> str | None:
     """Return the address of the present master of the slave's broker name, or None if no name server knows one."""
     ext = headers.texts(clusterName=state.cluster, brokerName=state.broker_name)
-    for server in filter(None, namesrv.split(";")):
+    for server in server_list(namesrv):
         try:
             names = SyncConnection(server, tls=tls, sign=own_sign())
             answer = names.ask(Command(code=RequestCode.GET_BROKER_MEMBER_GROUP, ext=ext))

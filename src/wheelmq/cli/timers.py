@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -28,12 +28,18 @@ if TYPE_CHECKING:
     from wheelmq.net.sync_connection import SyncConnection
     from wheelmq.system.tls_client import TlsOptions
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 PAGE_COUNT: Final = 500
 MINUTE_MS: Final = 60_000
 
 
+class CannotList(click.ClickException):
+    """The broker is not WheelMQ's. The text names the remedy."""
+
+
 class Time(click.ParamType[int]):
-    """An option with a time: ISO 8601, or + and a duration from now."""
+    """An option with a time: a clock time, a day, ISO 8601, or + and a duration from now."""
 
     name = "time"
 
@@ -57,24 +63,39 @@ class ListQuery(NamedTuple):
         return self.topic in (None, pending.topic) and self.from_ms <= pending.due_ms < self.to_ms
 
 
+def query_options(command: F) -> F:
+    """Add the options that choose pending messages, and the place where they are."""
+    for option in reversed(_QUERY_OPTIONS):
+        command = option(command)
+    return command
+
+
+_QUERY_OPTIONS: Final = (
+    namesrv_option,
+    click.option("--broker", help="Ask only this broker, HOST:PORT."),
+    click.option(
+        "--store",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="Read a store (HOME/store, or HOME) that no broker has open. The command changes nothing in it.",
+    ),
+    click.option("--topic", help="Only messages for this topic."),
+    click.option(
+        "--from", "from_ms", type=Time(), help="Only messages due then or later (tomorrow, 2031-05-04T13:30, +1h)."
+    ),
+    click.option("--to", "to_ms", type=Time(), help="Only messages due before then."),
+    click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows of the table."),
+)
+
+
 @click.command(name="timers", short_help="List pending messages.")
-@namesrv_option
-@click.option("--broker", help="Ask only this broker, HOST:PORT.")
+@query_options
+@click.option("--per-minute", is_flag=True, hidden=True)
 @click.option(
-    "--store",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read a store (HOME/store, or HOME) that no broker has open. The command changes nothing in it.",
+    "--key",
+    help="Show the state of the messages for --topic with this unique or business key, settled ones too.",
 )
-@click.option("--topic", help="Only messages for this topic.")
 @click.option(
-    "--from", "from_ms", type=Time(), default=None, help="Only messages due then or later (2031-05-04T13:30, +1h)."
-)
-@click.option("--to", "to_ms", type=Time(), default=None, help="Only messages due before then.")
-@click.option("--per-minute", is_flag=True, help="Count the messages due in each minute.")
-@click.option("--key", help="Show the state of the messages for --topic with this key, settled ones too.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows of the table.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print every row as a JSON line. Messages are not sorted by due time."
+    "--json", "as_json", is_flag=True, help="Print all rows as a JSON array. Messages are not sorted by due time."
 )
 @tls_options
 def command(
@@ -90,7 +111,9 @@ def command(
     as_json: bool,
     tls: TlsOptions | None,
 ) -> None:
-    """List pending delayed messages, count them, or find one.
+    """List pending delayed messages, or find one.
+
+    `wheelmq timer-counts` counts them.
 
     \b
     Where a pending message is ("state"):
@@ -107,25 +130,20 @@ def command(
 
     "in" is the time until the due time. It is "due" once the due time has come.
     """
-    if store is not None and broker is not None:
-        raise click.UsageError("--store and --broker exclude each other: give one of them")
+    if per_minute:
+        raise click.UsageError("`wheelmq timer-counts` counts the messages due in each minute")
     if key is not None and topic is None:
         raise click.UsageError("--key needs --topic too: a key is one of a topic")
-    if key is not None and (store is not None or per_minute or from_ms is not None or to_ms is not None):
-        raise click.UsageError("--key asks a running broker: leave out --store, --from, --to and --per-minute")
-    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise click.UsageError("nothing can be due between --from and --to: --from must be the earlier one")
-    asked = ListQuery(topic, from_ms or 0, NEVER_MS if to_ms is None else to_ms)
+    if key is not None and (store is not None or from_ms is not None or to_ms is not None):
+        raise click.UsageError("--key asks a running broker: leave out --store, --from and --to")
+    asked = list_query(broker, store, topic, from_ms, to_ms)
     with plain_errors(namesrv):
-        addresses = [] if store is not None else _addresses(namesrv, broker, tls)
+        addresses = [] if store is not None else find_addresses(namesrv, broker, tls)
         if key is not None:
             assert topic is not None
-            found = view.show_fates(
+            found = view.show_states(
                 (line for address in addresses for line in find(address, topic, key, tls)), as_json=as_json
             )
-        elif per_minute:
-            counts = _counts_in(store, asked) if store is not None else count(addresses, asked, MINUTE_MS, tls)
-            found = view.show_counts(counts, limit, as_json=as_json)
         elif store is None and not as_json:
             found = view.show_first(*list_soonest(addresses, asked, limit, tls))
         else:
@@ -143,7 +161,18 @@ def command(
         click.echo("Nothing is pending." if key is None else "No timer with this key was found.")
 
 
-def _addresses(namesrv: str, broker: str | None, tls: TlsOptions | None) -> list[str]:
+def list_query(
+    broker: str | None, store: Path | None, topic: str | None, from_ms: int | None, to_ms: int | None
+) -> ListQuery:
+    """Return the messages that the options choose. Raises click.UsageError."""
+    if store is not None and broker is not None:
+        raise click.UsageError("--store and --broker exclude each other: give one of them")
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise click.UsageError("nothing can be due between --from and --to: --from must be the earlier one")
+    return ListQuery(topic, from_ms or 0, NEVER_MS if to_ms is None else to_ms)
+
+
+def find_addresses(namesrv: str, broker: str | None, tls: TlsOptions | None) -> list[str]:
     from wheelmq.client.session import check_address
 
     if broker is not None:
@@ -258,7 +287,7 @@ def _call(link: SyncConnection, code: RequestCode, header: Header) -> Command:
 
     answer = link.call(Command(code=code, ext=headers.write(header)))
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        raise click.ClickException(
+        raise CannotList(
             f"the broker at {link.address} cannot list pending messages, as it is no WheelMQ broker or an older one: "
             "stop it, and read its store folder with --store"
         )
@@ -289,7 +318,7 @@ def _from_store(store: Path, asked: ListQuery) -> Iterator[bytes]:
         raise click.ClickException(f"{error.filename or store}: {error.strerror or error}") from None
 
 
-def _counts_in(store: Path, asked: ListQuery) -> Counter[int]:
+def counts_in(store: Path, asked: ListQuery) -> Counter[int]:
     import msgspec
 
     from wheelmq.delay.pending_message import PendingMessage

@@ -1,35 +1,55 @@
-"""The output of `wheelmq timers`: tables for people, JSON lines for programs."""
+"""The output of `wheelmq timers`: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
 import heapq
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-import click
+import msgspec
 
-from wheelmq.cli.times import remaining_text, time_text
+from wheelmq.cli.tables import print_array, print_structs, print_table, when_text
+from wheelmq.cli.times import remaining_text
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from wheelmq.delay.delivery_state import DeliveryState
     from wheelmq.delay.pending_message import PendingMessage
+
+
+END_FIELDS: Final = ("end", "ended_ms", "end_position")
+"""Fields of a row with the end of its message: null for a pending one."""
+_PENDING_TAIL: Final = b"".join(b',"%b":null' % name.encode() for name in END_FIELDS) + b"}"
+
+
+class MinuteCount(msgspec.Struct):
+    """A row of `wheelmq timer-counts`: the messages that are due in the minute that begins at `minute_ms`."""
+
+    minute_ms: int
+    count: int
+
+
+def pending_row(line: bytes) -> bytes:
+    """Return the JSON row of a pending message, which has no end."""
+    return line[:-1] + _PENDING_TAIL
+
+
+def state_row(line: bytes) -> bytes:
+    """Return the JSON row of a message that a key found: the fields of a pending one, and its end."""
+    from wheelmq.delay.delivery_state import DeliveryState
+
+    one = msgspec.json.decode(line, type=DeliveryState)
+    return msgspec.json.encode(msgspec.to_builtins(one.message) | {name: getattr(one, name) for name in END_FIELDS})
 
 
 def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> bool:
     """Show the first `limit` messages by due time, or as JSON all messages by queue. Returns False without any."""
-    count = 0
     if as_json:
-        for line in lines:
-            count += 1
-            click.echo(line.decode())
-        return count > 0
-    import msgspec
-
+        return print_array(map(pending_row, lines)) > 0
     from wheelmq.delay.pending_message import PendingMessage
     from wheelmq.system.clock import SystemClock
+
+    count = 0
 
     def counted() -> Iterator[PendingMessage]:
         nonlocal count
@@ -55,36 +75,35 @@ def show_first(first: list[PendingMessage], count: int) -> bool:
 def show_counts(counts: Counter[int], limit: int, *, as_json: bool) -> bool:
     """Show the number of messages due in each minute, the earliest first. Returns False if there are none."""
     if as_json:
-        for minute_ms, count in sorted(counts.items()):
-            click.echo(f'{{"minute_ms":{minute_ms},"count":{count}}}')
-    elif counts:
+        return print_structs(MinuteCount(minute_ms, count) for minute_ms, count in sorted(counts.items())) > 0
+    if counts:
         more = f", the first {limit}" if len(counts) > limit else ""
         minutes = "minute" if len(counts) == 1 else "minutes"
-        rows = [(_when(minute_ms)[:16], str(count)) for minute_ms, count in sorted(counts.items())[:limit]]
-        _print(f"{counts.total()} pending, in {len(counts)} {minutes}{more}", ("minute (local time)", "count"), rows)
+        rows = [(when_text(minute_ms)[:16], str(count)) for minute_ms, count in sorted(counts.items())[:limit]]
+        title = f"{counts.total()} pending, in {len(counts)} {minutes}{more}"
+        print_table(title, ("minute (local time)", "count"), rows)
     return bool(counts)
 
 
-def show_fates(lines: Iterator[bytes], *, as_json: bool) -> bool:
+def show_states(lines: Iterable[bytes], *, as_json: bool) -> bool:
     """Show the state of each message that has the key. Returns False if there are none."""
-    import msgspec
-
+    if as_json:
+        return print_array(map(state_row, lines)) > 0
     from wheelmq.delay.delivery_state import DeliveryState
 
-    rows = []
-    for line in lines:
-        if as_json:
-            click.echo(line.decode())
-        one = msgspec.json.decode(line, type=DeliveryState)
-        message = one.message
-        state = message.state.value if one.end is None else one.end.value
-        ended = "" if one.ended_ms is None else _when(one.ended_ms)
-        position = message.log_position if one.end_position is None else one.end_position
-        rows.append((_when(message.due_ms), state, ended, message.unique_key or "", message.keys or "", str(position)))
-    if rows and not as_json:
+    rows = [_state_cells(msgspec.json.decode(line, type=DeliveryState)) for line in lines]
+    if rows:
         columns = ("due (local time)", "state", "since", "unique key", "keys", "at log position")
-        _print(f"{len(rows)} found", columns, rows, may_go=("at log position", "keys", "since"))
+        print_table(f"{len(rows)} found", columns, rows, may_go=("at log position", "keys", "since"))
     return bool(rows)
+
+
+def _state_cells(one: DeliveryState) -> tuple[str, ...]:
+    message = one.message
+    state = message.state.value if one.end is None else one.end.value
+    position = message.log_position if one.end_position is None else one.end_position
+    since = when_text(one.ended_ms)
+    return when_text(message.due_ms), state, since, message.unique_key or "", message.keys or "", str(position)
 
 
 def _print_pending(first: list[PendingMessage], count: int, now_ms: int) -> None:
@@ -92,50 +111,6 @@ def _print_pending(first: list[PendingMessage], count: int, now_ms: int) -> None
     rows = []
     for one in first:
         left = remaining_text(one.due_ms - now_ms) if one.due_ms > now_ms else "due"
-        rows.append((_when(one.due_ms), left, one.topic, one.keys or "", one.unique_key or "", one.state.value))
+        rows.append((when_text(one.due_ms), left, one.topic, one.keys or "", one.unique_key or "", one.state.value))
     columns = ("due (local time)", "in", "topic", "keys", "unique key", "state")
-    _print(title, columns, rows, may_go=("keys", "in", "topic"))
-
-
-def _when(time_ms: int) -> str:
-    return time_text(time_ms)[:23].replace("T", " ")
-
-
-_WITHOUT_END: Final = 100_000
-"""Width in characters if the output is no terminal. Nothing is folded or cut."""
-_LEAST_WIDTH: Final = {"topic": 5, "keys": 4, "unique key": 16}
-"""The least width of the columns that may be folded."""
-
-
-def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, may_go: tuple[str, ...] = ()) -> None:
-    """Print a table. On a narrow terminal, leave out the columns of `may_go`, the first ones first, before folding."""
-    from rich.console import Console
-
-    console = Console() if sys.stdout.isatty() else Console(width=_WITHOUT_END)
-    unbound = console.options.update(max_width=_WITHOUT_END)
-    gone: list[str] = []
-    table = _table(title, columns, rows, gone)
-    while len(gone) < len(may_go) and console.measure(table, options=unbound).maximum > console.width:
-        gone.append(may_go[len(gone)])
-        table = _table(title, columns, rows, gone)
-    console.print(table)
-    if gone:
-        click.echo(f"Columns that do not fit the terminal: {', '.join(gone)}. --json shows all.", err=True)
-
-
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], gone: Sequence[str]) -> Table:
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=SIMPLE)
-    for name in columns:
-        if name in gone:
-            continue
-        width = _LEAST_WIDTH.get(name)
-        if width is not None:
-            table.add_column(name, overflow="fold", min_width=width)
-        else:
-            table.add_column(name, justify="right" if name in ("in", "count") else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(cell for name, cell in zip(columns, row, strict=True) if name not in gone))
-    return table
+    print_table(title, columns, rows, may_go=("keys", "in", "topic"))

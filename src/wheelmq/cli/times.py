@@ -16,6 +16,12 @@ UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_
 _PART: Final = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)"
 _DURATION: Final = re.compile(f"(?:{_PART})+", re.IGNORECASE)
 _PARTS: Final = re.compile(_PART, re.IGNORECASE)
+WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_CLOCK: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?")
+TIME_FORMS: Final = (
+    "a time from now, as in +10s; a clock time, as in 18:30; a day with or without one, as in tomorrow or monday "
+    "09:00; or ISO 8601, as in 2031-05-04T13:30, 2031-05-04T13:30:00.250+02:00 or 2031-05-04T11:30:00Z"
+)
 
 
 def parse_duration(text: str) -> int:
@@ -32,18 +38,71 @@ def parse_duration(text: str) -> int:
 
 
 def parse_time(text: str, now_ms: Millis) -> Millis:
-    """Return the time in ISO 8601, local without a zone, or `+` and a duration. Raises ValueError with the forms."""
+    """Return the time of a text, in the local zone if it names none. Raises ValueError with the allowed forms.
+
+    A text is one of: `+` and a duration; a clock time, which is one of today; a day, which is its midnight; a day, a
+    blank and a clock time; ISO 8601. A day is `today`, `tomorrow`, a weekday (the next one after today) or a date.
+    """
     written = text.strip()
     if written.startswith("+"):
         return Millis(now_ms + parse_duration(written[1:]))
     try:
-        moment = datetime.datetime.fromisoformat(written).astimezone()
-    except (ValueError, OverflowError):
-        raise ValueError(
-            f"{text!r} is no time: write ISO 8601, as in 2031-05-04T13:30, 2031-05-04T13:30:00.250+02:00 or "
-            "2031-05-04T11:30:00Z, or a time from now, as in +10s"
-        ) from None
+        moment = _moment(written, now_ms)
+        if moment.tzinfo is None:
+            moment = _local(moment, text)
+    except _NoTime:
+        raise ValueError(f"{text!r} is no time: write {TIME_FORMS}") from None
+    except OverflowError:
+        raise ValueError(f"{text!r} is out of range: write a year from 1970 to 9999") from None
     return Millis(round(moment.timestamp() * 1000))
+
+
+def is_clock_time(text: str) -> bool:
+    """Return whether `text` is a clock time without a day, as in 18:30."""
+    return _CLOCK.fullmatch(text.strip()) is not None
+
+
+class _NoTime(Exception):
+    """The text is not in any of the allowed forms."""
+
+
+def _moment(written: str, now_ms: Millis) -> datetime.datetime:
+    """Return the moment of a text without `+`, without a zone if the text has none. Raises _NoTime, OverflowError."""
+    today = datetime.datetime.fromtimestamp(now_ms / 1000).date()
+    word, _, clock = written.lower().partition(" ")
+    days = {"today": 0, "tomorrow": 1}.get(word)
+    if word in WEEKDAYS:
+        days = (WEEKDAYS.index(word) - today.weekday() - 1) % 7 + 1
+    try:
+        if days is None and not _CLOCK.fullmatch(written):
+            return datetime.datetime.fromisoformat(written)
+        day = today + datetime.timedelta(days=days or 0)
+        rest = written if days is None else clock.strip()
+        if rest and not _CLOCK.fullmatch(rest):
+            raise _NoTime
+        clock_time = datetime.time.fromisoformat(rest.rjust(len(rest) + (rest[1:2] == ":"), "0") or "00:00")
+        return datetime.datetime.combine(day, clock_time)
+    except ValueError:
+        raise _NoTime from None
+
+
+def _local(moment: datetime.datetime, text: str) -> datetime.datetime:
+    """Return a moment with the local zone; the first one if the clocks show it twice.
+
+    Raises ValueError for a moment that the clocks skip.
+    """
+    try:
+        found = moment.astimezone()
+        shown = datetime.datetime.fromtimestamp(found.timestamp())
+    except ValueError:
+        raise OverflowError from None
+    if shown != moment:
+        after = max(moment.replace(fold=fold).astimezone() for fold in (0, 1))
+        raise ValueError(
+            f"{text!r} does not exist here: the clocks are set forward over it. Write "
+            f"{after.astimezone().isoformat(timespec='minutes')} instead"
+        )
+    return found
 
 
 def parse_past_time(text: str, now_ms: Millis) -> Millis:

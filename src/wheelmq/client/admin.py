@@ -18,7 +18,15 @@ from wheelmq.formats import names
 from wheelmq.formats.disk.message_id import parse_offset_message_id
 from wheelmq.formats.wire import administration, bodies, client_calls, headers, queue_tables
 from wheelmq.formats.wire.administration import Connected, GroupQueueOffsets, QueueSpan
-from wheelmq.formats.wire.bodies import PERM_READ, PERM_WRITE, GroupConfig, Heartbeat, QueueName
+from wheelmq.formats.wire.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    ClusterInfo,
+    GroupConfig,
+    Heartbeat,
+    QueueName,
+    TopicConfig,
+)
 from wheelmq.formats.wire.client_calls import DirectlyConsumed, RunningInfo
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -89,8 +97,13 @@ class Admin:
         return await self._session.routes.brokers()
 
     async def clusters(self) -> dict[str, list[str]]:
+        """Return the names of the brokers of each cluster."""
+        return (await self.cluster_info()).cluster_addr_table
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return the registered brokers, masters and slaves, with their addresses and clusters."""
         answer = await self._session.routes.ask_servers(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
-        return _read(answer, bodies.ClusterInfo).cluster_addr_table
+        return _read(answer, ClusterInfo)
 
     async def runtime_info(self, broker_name: str) -> dict[str, str]:
         """Return the runtime information of a broker, by Apache's keys."""
@@ -102,6 +115,21 @@ class Admin:
         lines = bytes(answer.body).decode("utf-8", "replace").splitlines()
         return {name: value for name, _, value in (line.partition("=") for line in lines) if name}
 
+    async def update_broker_config(self, broker_name: str, values: Mapping[str, str]) -> None:
+        """Change settings of a broker, by Apache's keys. The broker changes all of them, or none."""
+        body = "".join(f"{name}={value}\n" for name, value in values.items()).encode()
+        await self._ask_broker(broker_name, Command(code=RequestCode.UPDATE_BROKER_CONFIG, body=body))
+
+    async def set_writable(self, broker_name: str, *, writable: bool) -> int:
+        """Allow sends to a broker, or stop them, at every name server. Returns the number of changed topics."""
+        name = "ADD_WRITE_PERM_OF_BROKER" if writable else "WIPE_WRITE_PERM_OF_BROKER"
+        ext = headers.texts(brokerName=broker_name)
+        counted = 0
+        for server in self._session.routes.servers:
+            answer = await self._ask(server, Command(code=RequestCode[name], ext=dict(ext)))
+            counted = max(counted, int(answer.ext.get("addTopicCount" if writable else "wipeTopicCount", "0")))
+        return counted
+
     # Topics --------------------------------------------------------------------------------------------------------
 
     async def topics(self) -> list[str]:
@@ -109,11 +137,23 @@ class Admin:
         answer = await self._session.routes.ask_servers(Command(code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         return sorted(_read(answer, administration.TopicList).topic_list)
 
+    async def topic_configs(self) -> dict[str, dict[str, TopicConfig]]:
+        """Return the topics of each master by broker name, with their settings."""
+        request, body = Command(code=RequestCode.GET_ALL_TOPIC_CONFIG), bodies.TopicConfigTable
+        return {name: found.topic_config_table for name, found in (await self._of_each(request, body)).items()}
+
+    async def system_topics(self) -> set[str]:
+        """Return the topics that brokers create for themselves."""
+        request = Command(code=RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        found = await self._of_each(request, administration.TopicList)
+        return {topic for one in found.values() for topic in one.topic_list}
+
     async def create_topic(
         self,
         topic: str,
         *,
         queues: int = 8,
+        read_queues: int | None = None,
         perm: int = PERM_READ | PERM_WRITE,
         order: bool = False,
         broker_name: str | None = None,
@@ -121,14 +161,16 @@ class Admin:
     ) -> None:
         """Create or update `topic` at each broker, or at `broker_name`. Returns when the name server knows it.
 
-        `queues` is the number per broker. `perm` is the sum of 2 (writable) and 4 (readable). Raises ValueError.
+        `queues` is the number per broker. `read_queues` is the number of those that consumers read, if it differs.
+        `perm` is the sum of 2 (writable) and 4 (readable). Raises ValueError.
         """
         check_topic(topic)
-        if not 0 < queues < 1 << 16:
-            raise ValueError(f"{queues} queues: a topic has 1 to 65,535 at each broker")
+        for count in (queues, queues if read_queues is None else read_queues):
+            if not 0 < count < 1 << 16:
+                raise ValueError(f"{count} queues: a topic has 1 to 65,535 at each broker")
         header = headers.CreateTopicHeader(
             topic=topic,
-            read_queue_nums=queues,
+            read_queue_nums=queues if read_queues is None else read_queues,
             write_queue_nums=queues,
             perm=perm,
             default_topic=names.AUTO_CREATE_TOPIC,
@@ -182,6 +224,12 @@ class Admin:
         return await offsets.offset_at(self._session, queue, time_ms)
 
     # Groups --------------------------------------------------------------------------------------------------------
+
+    async def group_configs(self) -> dict[str, dict[str, GroupConfig]]:
+        """Return the consumer groups of each master by broker name, with their settings."""
+        request = Command(code=RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        found = await self._of_each(request, administration.GroupConfigs)
+        return {name: one.subscription_group_table for name, one in found.items()}
 
     async def create_group(self, group: str, config: GroupConfig | None = None) -> None:
         """Create or update a consumer group at every broker. Raises ValueError."""
@@ -296,6 +344,14 @@ class Admin:
 
     def _heartbeat(self) -> Heartbeat:
         return Heartbeat(client_id=self._session.client_id)
+
+    async def _of_each(self, request: Command, body: type[B]) -> dict[str, B]:
+        """Return the answer of each master by broker name."""
+        addresses = await self.brokers()
+        answers = await asyncio.gather(
+            *(self._ask(address, Command(code=request.code, ext=dict(request.ext))) for address in addresses.values())
+        )
+        return {name: _read(answer, body) for name, answer in zip(addresses, answers, strict=True)}
 
     async def _chosen(self, broker_name: str | None) -> dict[str, str]:
         brokers = await self.brokers()

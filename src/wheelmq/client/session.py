@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
@@ -29,18 +31,34 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_MS: Final = 30_000
 """Interval of route refreshes and heartbeats, as in Java. A broker drops a client that is silent for 120 s."""
+NAMESRV_PORT: Final = 9876
+"""The port of an address without one, as in `localhost`."""
+_HOST: Final = re.compile(r"(?![0-9]+$)[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 UNREGISTER_S = 1.0
 """How long a stopping client waits for a broker to unregister it."""
 
 
 def server_list(text: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses of a list, or of a text separated by `;` or `,`. Raises ValueError."""
-    servers = tuple(filter(None, (part.strip() for part in re.split("[;,]", text)))) if isinstance(text, str) else text
-    if not servers:
+    """Return the addresses of a list, or of a text separated by `;` or `,`. Raises ValueError.
+
+    A host without a port gets the usual port of name servers, NAMESRV_PORT.
+    """
+    written = tuple(filter(None, (part.strip() for part in re.split("[;,]", text)))) if isinstance(text, str) else text
+    if not written:
         raise ValueError("the address of a name server is missing: write HOST:PORT")
+    servers = tuple(_with_port(server, NAMESRV_PORT) for server in written)
     for server in servers:
-        check_address(server, "a name server", 9876)
-    return tuple(servers)
+        check_address(server, "a name server", NAMESRV_PORT)
+    return servers
+
+
+def _with_port(address: str, port: int) -> str:
+    """Return `address` with `port` if it is a host name or an IP address without a port. Others stay as they are."""
+    try:
+        found = ipaddress.ip_address(address.strip("[]"))
+    except ValueError:
+        return f"{address}:{port}" if _HOST.fullmatch(address) else address
+    return f"[{found}]:{port}" if found.version == 6 else f"{found}:{port}"
 
 
 def check_address(address: str, whose: str, usual_port: int) -> None:
@@ -92,6 +110,8 @@ class Session:
         self.unique_ids = UniqueIds(b"\x7f\0\0\1", clock, os.getpid(), self.randomness)
         self._beat = beat
         self._told: set[str] = set()
+        self.losses: Counter[str] = Counter()
+        """The number of lost connections by address. A broker forgets a client with each of them."""
         self.is_everywhere = False
         """Whether heartbeats go to every registered broker, and not only to those of the topics in use."""
         self._everywhere: dict[str, str] = {}
@@ -160,6 +180,7 @@ class Session:
     def _lost(self, address: str) -> None:
         """Send a new heartbeat with the next send: a broker forgets its clients when their connections close."""
         self._told.discard(address)
+        self.losses[address] += 1
 
     async def _keep_alive(self) -> None:
         """Send heartbeats and refresh routes, forever.

@@ -63,6 +63,13 @@ class RpcClient:
         self._heard = 0
         """Number of reads that returned data."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a call uses the present connection. Otherwise the call opens another one."""
+        if self._reader is None or self._writer is None:
+            return False
+        return not self._reader.at_eof() and not self._writer.is_closing()
+
     async def call(self, command: Command, timeout_s: float = 3.0) -> Command:
         """Send a request and return its answer, with any code. Raises CallError."""
         await self._connect(timeout_s)
@@ -133,9 +140,9 @@ class RpcClient:
 
     async def _connect(self, timeout_s: float) -> None:
         """Connect if there is no connection. All callers wait for the same attempt, each up to its own timeout."""
-        if self._reader is not None and self._writer is not None:
-            if not self._reader.at_eof() and not self._writer.is_closing():
-                return
+        if self.is_open:
+            return
+        if self._writer is not None:
             # the connection is closed but the reader does not know yet: a request would be lost
             self._lose(self._writer, CallError(f"{self.address} closed the connection"))
         if self._is_closed:

@@ -56,7 +56,10 @@ def test_a_group_with_users_and_tls_follows_and_switches(tmp_path: Path, monkeyp
             listed = await run("users", "list", "--json", "--broker", member.address)
             assert [json.loads(line)["username"] for line in listed.output.splitlines()] == ["bob", "root"]
         assert (await run("acl", "grant", "bob", "Topic:T", "Pub")).exit_code == 0
-        for words in (("send", "T", "2"), ("timers", "--topic", "T")):
+        for words in (
+            *(("send", "T", "2"), ("timers", "--topic", "T"), ("topics",), ("groups",), ("lag",)),
+            *(("dead-letters", "list"), ("admin", "clusterList"), ("admin", "topicStatus", "-t", "T")),
+        ):
             done = await run(*words)
             assert done.exit_code == 0, done.output
 

@@ -29,6 +29,7 @@ def test_every_command_has_a_help_text(name: str) -> None:
         "from wheelmq.cli import main; main(['--help'], standalone_mode=False)",
         "import wheelmq.cli.send, wheelmq.client",
         "import wheelmq.cli.consume",
+        "import wheelmq.cli.admin, wheelmq.cli.dead_letters, wheelmq.client.dead_letters",
     ],
 )
 def test_light_commands_import_no_heavy_modules(code: str) -> None:
@@ -47,14 +48,16 @@ def test_light_commands_import_no_heavy_modules(code: str) -> None:
         (["send", "T", "x", "--delay", "1s", "--delay-in-seconds", "1"], "give one of them"),
         (["send", "T", "x", "--delay-in-seconds", "-1"], "is no whole number of seconds"),
         (["send", "T", "x", "--delay-in-seconds", "soon"], "write 3600 for an hour"),
-        (["send", "T", "x", "--at", "tomorrow"], "write ISO 8601"),
+        (["send", "T", "x", "--at", "someday"], "as in tomorrow or monday 09:00; or ISO 8601"),
+        (["send", "T", "x", "--at", "today"], "Leave --at out to deliver at once"),
+        (["send", "T", "x", "--at", "00:00"], "or write 'tomorrow 00:00'"),
         (["send", "T", "x", "--at", "2001-01-01T00:00Z"], "in the past"),
         (["send", "T", "x", "--level", "1", "--at", "+1s"], "give one of them"),
         (["send", "T", "x", "--level", "0"], "is not in the range"),
         (["send", "T", ""], "BODY is empty"),
         (["send", "a/b", "x"], "is not a valid topic"),
         (["cancel", "T"], "Missing option '--key'"),
-        (["cancel", "T", "--key", "k", "--at", "noon"], "write ISO 8601"),
+        (["cancel", "T", "--key", "k", "--at", "noon"], "or ISO 8601"),
         (["cancel", "a/b", "--key", "k"], "is not a valid topic"),
         (["timers", "--broker", "here"], "not an address of a broker: write HOST:PORT"),
         (["timers", "--from", "+2h", "--to", "+1h"], "--from must be the earlier one"),
@@ -65,7 +68,7 @@ def test_light_commands_import_no_heavy_modules(code: str) -> None:
             "is not a valid group: the specified group contains illegal characters",
         ),
         (["consume", "T", "--group", "g" * 256], "longer than group max length 255"),
-        (["send", "T", "x", "--namesrv", "here"], "write HOST:PORT"),
+        (["send", "T", "x", "--namesrv", "here:"], "write HOST:PORT"),
         (["consume", "T"], "Missing option '--group'"),
         (["consume", "T", "--group", "g", "--count", "0"], "--count"),
         (["consume", "T", "--group", "g", "--tags", "||"], "has no tags"),
@@ -80,7 +83,7 @@ def test_the_error_of_bad_input_names_a_remedy(arguments: list[str], told: str) 
     assert told in result.output
 
 
-@pytest.mark.parametrize("words", [["--at", "tomorrow"], ["--at", "2001-01-01"], ["--delay", "soon"]])
+@pytest.mark.parametrize("words", [["--at", "someday"], ["--at", "2001-01-01"], ["--delay", "soon"]])
 def test_an_invalid_time_is_a_usage_error(words: list[str]) -> None:
     assert CliRunner().invoke(main, ["send", "T", "x", *words]).exit_code == 2
 

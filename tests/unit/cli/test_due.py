@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.docs.command_line import LINES
 from wheelmq.cli.consume import message_fields, message_text
 from wheelmq.cli.due import Due, Levels, due_of_received
 from wheelmq.cli.send import sent_text, when_text
@@ -70,7 +71,8 @@ def test_a_timer_message_has_an_exact_due_time(harness: BrokerHarness, broker: B
     due, text = due_and_text(message, broker)
     assert due == Due(due_ms, True)
     assert f"due {clock_text(due_ms)}  late {message.received_ms - due_ms:>4} ms" in text
-    assert message_fields(message, due)["due_is_exact"] is True
+    fields = message_fields(message, due)
+    assert fields["due_is_exact"] is True and tuple(fields) == LINES["`consume`"]
 
 
 def test_the_due_time_of_a_level_starts_at_the_birth_of_the_message(harness: BrokerHarness, broker: Broker) -> None:

@@ -78,6 +78,10 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["timers", *arguments])
 
 
+def count(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["timer-counts", *arguments])
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_files_and_broker_list_the_same_timers(harness: BrokerHarness, tmp_path: Path, clean: bool) -> None:
     fill(harness)
@@ -164,16 +168,20 @@ def test_a_store_of_apache_is_listed_without_cancelled_messages(harness: BrokerH
     assert [(row["unique_key"], row["due_ms"]) for row in read(tmp_path / "store")] == [("kept", due_ms)]
 
 
-def test_the_command_prints_one_line_per_message(harness: BrokerHarness, tmp_path: Path) -> None:
+def test_the_command_prints_an_array_of_messages(harness: BrokerHarness, tmp_path: Path) -> None:
     fill(harness)
     expected = without_state(listed(harness))
     harness.stop()
     store = str(tmp_path / "store")
     result = run("--store", store, "--json")
     assert result.exit_code == 0
-    assert without_state([json.loads(line) for line in result.output.splitlines()]) == expected
+    found = json.loads(result.output)
+    assert {(row.pop("end"), row.pop("ended_ms"), row.pop("end_position")) for row in found} == {(None, None, None)}
+    assert without_state(found) == expected
+    assert len(result.output.splitlines()) == len(found) + 2, "each row has a line of its own"
     only = run("--store", store, "--json", "--topic", "U")
-    assert [json.loads(line)["topic"] for line in only.output.splitlines()] == ["U"]
+    assert [row["topic"] for row in json.loads(only.output)] == ["U"]
+    assert run("--store", store, "--json", "--topic", "other").output == "[]\n"
     table = run("--store", store, "--limit", "2")
     assert "3 pending, the first 2" in table.output
 
@@ -263,15 +271,16 @@ def test_the_command_selects_a_time_span_and_counts_per_minute(harness: BrokerHa
     store = str(tmp_path / "store")
     dues = sorted(expected)
     span = ["--from", time_text(dues[1]), "--to", time_text(dues[4])]
-    found = [json.loads(line)["queue_offset"] for line in run("--store", store, "--json", *span).output.splitlines()]
+    found = [row["queue_offset"] for row in json.loads(run("--store", store, "--json", *span).output)]
     assert found == [expected[due_ms] for due_ms in dues[1:4]]
-    lines = [json.loads(line) for line in run("--store", store, "--per-minute", "--json").output.splitlines()]
-    assert sum(line["count"] for line in lines) == 6
-    assert {line["minute_ms"] for line in lines} == {due_ms // 60_000 * 60_000 for due_ms in dues}
-    assert "6 pending, in" in run("--store", store, "--per-minute").output
-    assert "Nothing is pending" in run("--store", store, "--per-minute", "--from", "+200d").output
+    rows = json.loads(count("--store", store, "--json").output)
+    assert sum(row["count"] for row in rows) == 6
+    assert {row["minute_ms"] for row in rows} == {due_ms // 60_000 * 60_000 for due_ms in dues}
+    assert "6 pending, in" in count("--store", store).output
+    assert "Nothing is pending" in count("--store", store, "--from", "+200d").output
+    assert count("--store", store, "--from", "+200d", "--json").output == "[]\n"
 
 
-@pytest.mark.parametrize("words", [["--from", "noon"], ["--key", "K"], ["--key", "K", "--topic", "T", "--per-minute"]])
+@pytest.mark.parametrize("words", [["--from", "noon"], ["--key", "K"], ["--per-minute"]])
 def test_invalid_options_are_a_usage_error(tmp_path: Path, words: list[str]) -> None:
     assert run(*words).exit_code == 2

@@ -92,11 +92,69 @@ def test_times_are_printed_in_the_local_zone(zone: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["tomorrow", "", "2027-13-01", "10:30", "+", "+5", "1800000000000", "0001-01-01T00:00"]
+    "text",
+    [
+        *("", "2027-13-01", "+", "+5", "1800000000000", "0001-01-01T00:00", "noon", "someday", "next monday"),
+        *("25:00", "10:60", "7", "tomorrow noon", "tomorrow 25:00", "tomorrow at 9:00", "monday tuesday"),
+    ],
 )
 def test_the_error_of_an_invalid_time_names_the_format(text: str) -> None:
     with pytest.raises(ValueError, match="write"):
         parse_time(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("18:30", "2027-01-15T18:30"),
+        ("9:05:07.250", "2027-01-15T09:05:07.250"),
+        ("00:00", "2027-01-15T00:00"),
+        ("today", "2027-01-15T00:00"),
+        ("Today 23:59", "2027-01-15T23:59"),
+        ("tomorrow", "2027-01-16T00:00"),
+        (" tomorrow  7:30 ", "2027-01-16T07:30"),
+        ("saturday", "2027-01-16T00:00"),
+        ("friday 18:30", "2027-01-22T18:30"),
+        ("Thursday 18:30", "2027-01-21T18:30"),
+        ("2027-02-01", "2027-02-01T00:00"),
+        ("2027-02-01 9:00", None),
+        ("2027-02-01 09:00", "2027-02-01T09:00"),
+    ],
+)
+def test_days_and_clock_times_are_local(text: str, moment: str | None, zone: str) -> None:
+    """The 15th of January 2027 is a Friday in each of the zones."""
+    if moment is None:
+        with pytest.raises(ValueError, match="write"):
+            parse_time(text, NOW)
+        return
+    assert time_text(parse_time(text, NOW)).startswith(moment)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_moment_that_the_clocks_skip_is_rejected(berlin: None) -> None:
+    with pytest.raises(ValueError, match=r"02:30' does not exist here.* Write 2027-03-28T03:30\+02:00 instead"):
+        parse_time("2027-03-28T02:30", NOW)
+    before = parse_time("2027-03-27T20:00", NOW)
+    with pytest.raises(ValueError, match="does not exist here"):
+        parse_time("tomorrow 02:30", before)
+    assert parse_time("2027-03-28T03:30+02:00", NOW) > NOW
+
+
+def test_a_moment_that_the_clocks_show_twice_is_the_first_one(berlin: None) -> None:
+    assert time_text(parse_time("2027-10-31T02:30", NOW)) == "2027-10-31T02:30:00.000+02:00"
+
+
+def test_tomorrow_is_the_next_day_when_a_day_has_23_hours(berlin: None) -> None:
+    noon = parse_time("2027-03-27T12:00", NOW)
+    assert parse_time("tomorrow 12:00", noon) == noon + 23 * 3_600_000
 
 
 @pytest.mark.parametrize(

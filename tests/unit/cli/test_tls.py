@@ -51,8 +51,8 @@ def test_each_command_connects_with_tls(tmp_path: Path, authority: Authority, pa
             sent = json.loads(out)
             assert sent["due_is_exact"]  # another connection asked the broker
             code, out, problems = await run("timers", "--json", *tls)
-            assert json.loads(out)["unique_key"] == sent["unique_key"], problems
-            code, out, problems = await run("timers", "--per-minute", *tls)
+            assert json.loads(out)[0]["unique_key"] == sent["unique_key"], problems
+            code, out, problems = await run("timer-counts", *tls)
             assert code == 0 and " 1" in out, problems
             code, out, problems = await run("timers", "--topic", "T", "--key", sent["unique_key"], *tls)
             assert code == 0, problems

@@ -190,9 +190,25 @@ def test_a_missing_broker_and_a_rejection_raise_errors() -> None:
 def test_a_server_list_is_parsed() -> None:
     assert server_list("a:1; b:2,c:3") == ("a:1", "b:2", "c:3")
     assert server_list(["a:1"]) == ("a:1",)
-    for text in ("", ";", "a", "a:", "a:x", "a:0", "a:70000", ":9876"):
+    for text in ("", ";", "9876", "a b", "-", "a:", "a:x", "a:0", "a:70000", ":9876"):
         with pytest.raises(ValueError, match="name server"):
             server_list(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        ("localhost", "localhost:9876"),
+        ("names.example.com", "names.example.com:9876"),
+        ("10.0.0.7", "10.0.0.7:9876"),
+        ("::1", "[::1]:9876"),
+        ("[::1]", "[::1]:9876"),
+        ("[::1]:1", "[::1]:1"),
+        ("localhost:1", "localhost:1"),
+    ],
+)
+def test_a_server_without_a_port_gets_the_usual_port(text: str, server: str) -> None:
+    assert server_list(text) == server_list([text]) == (server,)
 
 
 def test_the_error_names_a_server_that_is_no_name_server() -> None:

@@ -29,4 +29,4 @@ def test_a_client_checks_names_and_addresses_when_created() -> None:
     with pytest.raises(ValueError, match="is not a valid group"):
         PullConsumer("127.0.0.1:9876", "")
     with pytest.raises(ValueError, match="write HOST:PORT"):
-        PullConsumer("localhost", "G")
+        PullConsumer("localhost:", "G")

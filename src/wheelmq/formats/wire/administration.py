@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from wheelmq.formats.wire.bodies import Body
+from wheelmq.formats.wire.bodies import Body, GroupConfig
 
 
 class NameTable(Body):
@@ -26,6 +26,12 @@ class QueueSpan(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     max_offset: int = 0
     last_update_timestamp: int = 0
     """Store time of the last message, in milliseconds since 1970. It is 0 for a queue without messages."""
+
+
+class GroupConfigs(Body):
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG, without the version and the forbidden topics."""
+
+    subscription_group_table: dict[str, GroupConfig] = {}
 
 
 class TopicStats(Body):
