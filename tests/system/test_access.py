@@ -188,7 +188,9 @@ def check_secrets(running: Up, home: Path) -> None:
         assert all(one.encode() not in text for one in (secret, ROOT, BOB)), log
 
 
-@pytest.mark.parametrize("options", [("--namesrv-host", "0.0.0.0"), ("--set", "listen_host=0.0.0.0")])
+@pytest.mark.parametrize(
+    "options", [("--namesrv-host", "0.0.0.0"), ("--set", "listen_host=0.0.0.0"), ("--network=10.0.0.7",)]
+)
 def test_a_server_that_other_machines_reach_does_not_start_without_users(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:

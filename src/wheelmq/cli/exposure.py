@@ -74,7 +74,7 @@ def warnings(namesrv: Listener, broker: Listener) -> list[str]:
     if broker.is_exposed and not namesrv.is_exposed:
         found.append(
             f"the broker listens on {broker.host}:{broker.port}, but the name server on {namesrv.host}:{namesrv.port}: "
-            "clients on other machines find no route. Start with --namesrv-host 0.0.0.0"
+            "clients on other machines find no route. Start with --network, or with --namesrv-host 0.0.0.0"
         )
     exposed = [one for one in (namesrv, broker) if one.is_exposed and one.lacks]
     for lacks in dict.fromkeys(one.lacks for one in exposed):

@@ -22,6 +22,7 @@ from wheelmq.cli.exposure import Listener
 from wheelmq.cli.local_tls import broker_pairs, local_problem, local_tls, pairs_of
 from wheelmq.cli.log_tail import tail_text
 from wheelmq.cli.namesrv_auth import namesrv_auth_pairs
+from wheelmq.cli.network import ExposedPort, open_ports
 from wheelmq.cli.ports import HOST, free_port, is_free, taken_text
 from wheelmq.client.connections import Connections
 from wheelmq.client.routes import RouteCache
@@ -30,6 +31,7 @@ from wheelmq.config.tls import TlsSettings
 from wheelmq.dashboard.figures import DashboardFigures
 from wheelmq.dashboard.server import Dashboard
 from wheelmq.dashboard.sessions import Sessions
+from wheelmq.formats.hosts import is_loopback
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
@@ -130,6 +132,18 @@ class Stack:
             return None
         notes = login_notes(self.logs / "audit-dashboard.log", self._clock)
         return Sessions(UserRequests(asks(self.broker_address, client_tls(self._local_tls))), self._clock, notes)
+
+    @property
+    def network_namesrv(self) -> str | None:
+        """The name server for clients on other machines; None if they cannot reach it, or the broker."""
+        exposed = all(one.is_exposed for one in self._listeners.values()) and len(self._listeners) == 2
+        host = self._registered_address.rpartition(":")[0]
+        return f"{host}:{self.namesrv_address.rpartition(':')[2]}" if exposed and not is_loopback(host) else None
+
+    def open_ports(self) -> list[ExposedPort]:
+        """Return the ports of the parts that other machines can connect to now."""
+        parts = [(child.name, child.pid) for child in reversed(self.children)]
+        return open_ports(parts, int(self.broker_address.rpartition(":")[2]))
 
     # Life ----------------------------------------------------------------------------------------------------------
 

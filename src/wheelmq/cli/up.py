@@ -16,6 +16,7 @@ import click
 from wheelmq.cli.broker import flush_option
 from wheelmq.cli.config_options import config_option, set_option
 from wheelmq.cli.hooks import hook_option, load_hooks
+from wheelmq.cli.network import DEFAULT_ROUTE, EVERY_HOST, network_address, network_pairs
 from wheelmq.cli.part import CannotStart, home_option
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ _port = click.IntRange(0, 65535)
     metavar="ADDRESS",
     help="The address that the name server listens on. 0.0.0.0 is every address of this machine. For the broker, use "
     "the setting listen_host.",
+)
+@click.option(
+    "--network",
+    is_flag=False,
+    flag_value=DEFAULT_ROUTE,
+    metavar="[=ADDRESS]",
+    help="Open the name server and the broker to other machines. Clients there connect to ADDRESS, an IPv4 address of "
+    "this machine; without it, to the address of the default route.",
 )
 @click.option("--broker-port", type=_port, default=10911, show_default=True, help="0 picks a free port.")
 @click.option("--dashboard-port", type=_port, default=0, show_default=True, help="0 picks a free port.")
@@ -51,6 +60,7 @@ def command(
     home: Path,
     namesrv_port: int,
     namesrv_host: str | None,
+    network: str | None,
     broker_port: int,
     dashboard_port: int,
     no_dashboard: bool,
@@ -67,6 +77,10 @@ def command(
     Each part is a process of its own with its log in HOME/logs. The command starts a part again if it dies. It stops
     first the pipeline, then the broker, then the name server. A file of settings is for the broker; the name server
     reads it too if it is TOML. The options of this command set the ports and the store.
+
+    --network listens on all addresses of the machine. The command then lists each port that other machines can reach,
+    and the name server for clients there. The dashboard stays on 127.0.0.1. Without users, the start fails, unless
+    --set allow_unauthenticated=true allows it.
     """
     from wheelmq.cli.local_tls import settings_from
     from wheelmq.cli.stack import StackSettings
@@ -80,6 +94,9 @@ def command(
         tls = settings_from(file, pairs).tls
     except CannotStart:
         tls = TlsSettings()  # the broker's process reports wrong settings
+    if network is not None:
+        pairs = (*network_pairs(network_address(network)), *pairs)  # the last value of a setting counts
+        namesrv_host = namesrv_host or EVERY_HOST
     settings = StackSettings(
         home=home,
         namesrv_port=namesrv_port,
@@ -148,6 +165,8 @@ def ready(stack: Stack) -> dict[str, object]:
         "namesrv": stack.namesrv_address,
         "broker": stack.broker_address,
         "dashboard": stack.dashboard_url,
+        "open_ports": [one._asdict() for one in stack.open_ports()],
+        "network_namesrv": stack.network_namesrv,
         "home": str(stack.home),
         "store": str(stack.store),
         "logs": str(stack.logs),
@@ -162,6 +181,11 @@ def ready(stack: Stack) -> dict[str, object]:
 
 
 def ready_text(stack: Stack) -> str:
+    exposed = [f"    {one.text}" for one in stack.open_ports()]
+    if exposed:
+        exposed.insert(0, "  other machines can connect to")
+    if stack.network_namesrv is not None:
+        exposed.append(f"  clients on other machines use --namesrv {stack.network_namesrv}")
     pipeline = f"turns (lease of {stack.pipeline.name})" if stack.pipeline is not None else "left out (--no-pipeline)"
     return "\n".join(
         (
@@ -172,6 +196,7 @@ def ready_text(stack: Stack) -> str:
             f"  dashboard    {stack.dashboard_url or 'left out (--no-dashboard)'}",
             f"  store        {stack.store}",
             f"  logs         {stack.logs}",
+            *exposed,
             f"Try: wheelmq send Hello world --delay 5s --namesrv {stack.namesrv_address}",
             "Stop with Ctrl-C.",
         )
