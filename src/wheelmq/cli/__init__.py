@@ -35,6 +35,8 @@ COMMANDS: Final = (
     "users",
     "acl",
     "admin",
+    "completion",
+    "man",
 )
 
 
