@@ -15,6 +15,7 @@ from wheelmq.cli.groups import GroupRow
 from wheelmq.cli.lag import LagRow, QueueLag
 from wheelmq.cli.timers_view import END_FIELDS, MinuteCount
 from wheelmq.cli.topics import TopicRow
+from wheelmq.cli.users import FIELDS
 from wheelmq.delay.pending_message import PendingMessage
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "command-line.md"
@@ -48,6 +49,8 @@ SHAPES: Final = {
     "`admin consumerConnection`": MemberRow.__struct_fields__,
     "`admin resetOffsetByTime`": OffsetRow.__struct_fields__,
     "`admin queryMsgBy...`": MessageRow.__struct_fields__,
+    "`users list`": FIELDS,
+    "`acl list`": ("subject", "policies"),
 }
 """The fields of the objects that a list prints with --json, by command."""
 _TABLE: Final = re.compile(r"(<!-- shapes -->\n\| [^\n]*\n\|[-|]*\n).*?(<!-- end -->)", re.DOTALL)

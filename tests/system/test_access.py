@@ -97,7 +97,8 @@ def test_all_parts_work_with_users_and_strangers_get_nothing(tmp_path: Path, mon
         assert 0 <= received[1]["lateness_ms"] < LATENESS_MS_MAX
 
         act_as(monkeypatch, "root", ROOT)
-        assert {line["username"] for line in lines(running.command("users", "list", "--json"))} == {"bob", "root"}
+        listed = json.loads(running.command("users", "list", "--json"))
+        assert {user["username"] for user in listed} == {"bob", "root"}
         running.command("acl", "revoke", "bob", "Topic:Orders")
         act_as(monkeypatch, "bob", BOB)
         assert "has no permission" in running.failing_command("send", "Orders", "x")

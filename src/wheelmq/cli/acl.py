@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from wheelmq.cli.access_requests import AccessPlace, AccessRequests, offline, place_options
 from wheelmq.cli.errors import plain_errors
+from wheelmq.cli.tables import json_option, print_structs
 
 if TYPE_CHECKING:
     from wheelmq.auth.policies import AccessList
@@ -99,14 +99,14 @@ def revoke(name: str, resource: str | None, place: AccessPlace) -> None:
 
 @command.command(name="list")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print each list as a JSON line.")
+@json_option
 @place_options
 def list_(name: str | None, as_json: bool, place: AccessPlace) -> None:
     """List the rights of the user NAME, or of all users."""
+    if as_json:
+        print_structs(_lists(name, place))
+        return
     for found in _lists(name, place):
-        if as_json:
-            click.echo(json.dumps(found))
-            continue
         click.echo(str(found["subject"]).removeprefix("User:"))
         for policy in found["policies"]:
             only = "  (default)" if policy["policyType"] == "Default" else ""

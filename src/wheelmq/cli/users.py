@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from typing import Final
 
 import click
 
 from wheelmq.cli.access_requests import AccessPlace, AccessRequests, offline, place_options
 from wheelmq.cli.credentials import ask_secret
 from wheelmq.cli.errors import plain_errors
+from wheelmq.cli.tables import json_option, print_structs
+
+FIELDS: Final = ("username", "userType", "userStatus")
+"""The fields of an object of `wheelmq users list --json`, named as in the requests of Apache RocketMQ."""
 
 
 @click.group(name="users", short_help="Add, change, list and remove the users of brokers.")
@@ -123,15 +127,16 @@ def remove(name: str, place: AccessPlace) -> None:
 
 
 @command.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="Print each user as a JSON line.")
+@json_option
 @place_options
 def list_(as_json: bool, place: AccessPlace) -> None:
     """List the users, without their secrets."""
-    for name, kind, status in _users(place):
-        if as_json:
-            click.echo(json.dumps({"username": name, "userType": kind, "userStatus": status}))
-        else:
-            click.echo(f"{name:<24} {kind:<7} {status}")
+    users = _users(place)
+    if as_json:
+        print_structs(dict(zip(FIELDS, user, strict=True)) for user in users)
+        return
+    for name, kind, status in users:
+        click.echo(f"{name:<24} {kind:<7} {status}")
 
 
 def _users(place: AccessPlace) -> list[tuple[str, str, str]]:

@@ -54,7 +54,7 @@ def test_a_group_with_users_and_tls_follows_and_switches(tmp_path: Path, monkeyp
         assert added.exit_code == 0, added.output
         for member in group.members:
             listed = await run("users", "list", "--json", "--broker", member.address)
-            assert [json.loads(line)["username"] for line in listed.output.splitlines()] == ["bob", "root"]
+            assert [user["username"] for user in json.loads(listed.output)] == ["bob", "root"]
         assert (await run("acl", "grant", "bob", "Topic:T", "Pub")).exit_code == 0
         for words in (
             *(("send", "T", "2"), ("timers", "--topic", "T"), ("topics",), ("groups",), ("lag",)),

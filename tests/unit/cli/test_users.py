@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.docs.command_line import SHAPES
 from wheelmq.auth.credentials_file import write_credentials
 from wheelmq.cli import main
 from wheelmq.cli.credentials import own_access_key
@@ -48,8 +49,9 @@ class TestUsers:
     def test_a_user_is_changed_and_removed(self, store: str) -> None:
         run("users", "add", "bob", "--store", store, secret="the first secret")
         run("users", "change", "bob", "--type", "Super", "--status", "disable", "--store", store)
-        (line,) = run("users", "list", "--json", "--store", store).splitlines()
-        assert json.loads(line) == {"username": "bob", "userType": "Super", "userStatus": "disable"}
+        (user,) = json.loads(run("users", "list", "--json", "--store", store))
+        assert user == {"username": "bob", "userType": "Super", "userStatus": "disable"}
+        assert tuple(user) == SHAPES["`users list`"]
         run("users", "passwd", "bob", "--store", store, secret=SECRET)
         run("acl", "grant", "bob", "Topic:T", "Pub", "--store", store)
         run("users", "remove", "bob", "--store", store)
@@ -98,8 +100,9 @@ class TestAcls:
         run("acl", "grant", "bob", "*", "All", "--deny", "--default", "--store", store)
         listed = run("acl", "list", "bob", "--store", store).splitlines()
         assert listed == ["bob", "  allow Pub, Sub on Topic:Or* from 10.0.0.0/8", "  deny  All on *  (default)"]
-        (line,) = run("acl", "list", "--json", "--store", store).splitlines()
-        assert [policy["policyType"] for policy in json.loads(line)["policies"]] == ["Custom", "Default"]
+        (found,) = json.loads(run("acl", "list", "--json", "--store", store))
+        assert tuple(found) == SHAPES["`acl list`"]
+        assert [policy["policyType"] for policy in found["policies"]] == ["Custom", "Default"]
         run("acl", "revoke", "bob", "Topic:Or*", "--store", store)
         assert run("acl", "list", "bob", "--store", store).splitlines() == ["bob", "  deny  All on *  (default)"]
         run("acl", "revoke", "bob", "--store", store)
