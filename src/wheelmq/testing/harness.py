@@ -99,8 +99,10 @@ class BrokerHarness:
         tables: InlineWorker | HeldWorker | None = None,
         seed: int = 0,
         audit_sink: AuditSink | None = None,
+        starts: bool = True,
         **settings: Any,
     ) -> None:
+        """Create the harness, and start its broker unless `starts` is False."""
         self.clock = ManualClock() if clock is None else clock
         self.disk = SimulatedDisk() if disk is None else disk
         self.worker = InlineWorker() if worker is None else worker
@@ -127,7 +129,8 @@ class BrokerHarness:
         self._connections: list[FakeConnection] = []
         self._client: FakeConnection | None = None
         self._broker: Broker | None = None
-        self.start()
+        if starts:
+            self.start()
 
     @property
     def broker(self) -> Broker:
@@ -161,8 +164,17 @@ class BrokerHarness:
 
     def start(self, **settings: Any) -> None:
         """Start a broker on the folder; `settings` change those it had. What it raises leaves nothing behind."""
-        assert self._broker is None, "the broker is already running"
+        self.open(**settings)
+        self.tick()  # a server ticks once it listens
+
+    def change(self, **settings: Any) -> None:
+        """Change settings for the next start."""
         self._settings.update(settings)
+
+    def open(self, **settings: Any) -> None:
+        """Start a broker that does not tick yet."""
+        assert self._broker is None, "the broker is already running"
+        self.change(**settings)
         try:
             self._broker = open_broker(
                 self.settings,
@@ -177,7 +189,6 @@ class BrokerHarness:
             raise
         if self._broker.parts.index is not None:
             self._broker.parts.index.gather_s = 0.0  # a test may query a message in the millisecond of its send
-        self.tick()  # a server ticks once it listens
 
     def stop(self) -> None:
         """Stop cleanly: the workers finish their jobs, and every connection is closed."""
@@ -221,8 +232,12 @@ class BrokerHarness:
     def connect(self, address: bytes = b"\x0a\0\0\1") -> FakeConnection:
         self._peers += 1
         connection = FakeConnection(Host(address, 40_000 + self._peers))
-        self._connections.append(connection)
+        self.accept(connection)
         return connection
+
+    def accept(self, connection: FakeConnection) -> None:
+        """Let the broker serve a new connection."""
+        self._connections.append(connection)
 
     @property
     def client(self) -> FakeConnection:

@@ -25,23 +25,28 @@ class Stops:
 
     def __init__(self, die_at: int | None = None) -> None:
         self.passed: list[str] = []
+        self.died: str | None = None
+        """The failpoint at which the run ended. A task keeps the exception, so its loop asks for this."""
         self._die_at = die_at
         self._die_in = ""
         self._patches: list[Any] = []
 
     def arm(self, after: int) -> None:
-        self._die_at, self._die_in = len(self.passed) + after, ""
+        self.disarm()
+        self._die_at = len(self.passed) + after
 
     def arm_in(self, name: str) -> None:
-        self._die_at, self._die_in = None, name
+        self.disarm()
+        self._die_in = name
 
     def disarm(self) -> None:
-        self._die_at, self._die_in = None, ""
+        self._die_at, self._die_in, self.died = None, "", None
 
     def reach(self, name: str) -> None:
         """Replaces `failpoint.reach`."""
         self.passed.append(name)
         if len(self.passed) - 1 == self._die_at or name == self._die_in:
+            self.died = name
             raise Died(name)
 
     def __enter__(self) -> Self:

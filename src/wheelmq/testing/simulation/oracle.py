@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from wheelmq.broker.broker import Broker
+from wheelmq.broker.settings import FlushMode
 from wheelmq.delay.blocks.block import Block
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
 from wheelmq.formats.disk import properties as props
@@ -134,6 +135,10 @@ class Oracle:
 
     # Answers to clients --------------------------------------------------------------------------------------------
 
+    def is_firm(self, broker: Broker) -> bool:
+        """Return whether the answers of `broker` promise that messages stay."""
+        return broker.parts.settings.flush.mode is FlushMode.SYNC
+
     def stored(self, sent: Sent, position: int, broker: Broker, *, durable: bool) -> None:
         """Note that `sent` was acknowledged at `position` (for a block, its origin), on disk if `durable`."""
         entry = self._state.by_position.get(position) or self._state.in_blocks.get(position)
@@ -208,12 +213,7 @@ class Oracle:
         gone = before[kept:]
         assert power_was_cut or not gone, f"{len(gone)} records are gone, from {gone[0]} on, and power was not cut"
         for entry in gone:
-            firm = (
-                self.sent[entry.name].answer is SendAnswer.DURABLE if entry.settles < 0 and not entry.cancels else False
-            )
-            assert not firm, f"lost: {entry.name!r} was acknowledged as on disk"
-            undone = entry.cancels and entry.settles >= 0 and self._state.origins[entry.settles].name
-            assert undone not in self.firm_cancels, f"lost: the cancel of {undone!r} was acknowledged as on disk"
+            self._check_loss(entry)
         in_blocks = self._state.in_blocks
         if gone:
             self._state = _State()
@@ -224,9 +224,21 @@ class Oracle:
         self._forget_lost_of_blocks(broker, power_was_cut=power_was_cut)
         self._seen_to = LogPosition(max(log.start, before[kept - 1].end if kept else 0))
         self.observe(broker, now_ms)
-        fresh = [entry for entry in self._state.entries[kept:] if entry.settles < 0]
+        fresh = [entry for entry in self._state.entries[kept:] if entry.settles < 0 and self._is_of_client(entry)]
         assert not fresh, f"a start released nothing, and there are records that were not there: {fresh}"
         return len(gone)
+
+    def _check_loss(self, entry: Entry) -> None:
+        """Check that a stop may take this record."""
+        if entry.settles < 0 and not entry.cancels:
+            firm = self.sent[entry.name].answer is SendAnswer.DURABLE
+            assert not firm, f"lost: {entry.name!r} was acknowledged as on disk"
+        undone = entry.cancels and entry.settles >= 0 and self._state.origins[entry.settles].name
+        assert undone not in self.firm_cancels, f"lost: the cancel of {undone!r} was acknowledged as on disk"
+
+    def _is_of_client(self, entry: Entry) -> bool:
+        """Return whether a client must have sent the record."""
+        return True
 
     def _forget_lost_of_blocks(self, broker: Broker, *, power_was_cut: bool) -> None:
         """Check that blocks lost nothing, or in a power cut only unacknowledged messages. Forget the lost ones."""
@@ -238,8 +250,7 @@ class Oracle:
             if origin in found or origin in state.settled:
                 continue
             assert power_was_cut, f"{entry.name!r} waits, and is gone from its block, and power was not cut"
-            is_firm = self.sent[entry.name].answer is SendAnswer.DURABLE
-            assert not is_firm, f"lost: {entry.name!r} was acknowledged as on disk, in a block"
+            self._check_loss(entry)
             del state.in_blocks[origin], state.origins[origin]
             del state.pending[bisect_left(state.pending, (entry.due_ms, entry.name))]
         self._seen_of_block = Counter({block.number: block.log.end for block in broker.parts.blocks})

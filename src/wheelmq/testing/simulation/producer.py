@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from wheelmq.broker.settings import FlushMode
 from wheelmq.client.outgoing import encode_batch
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
 from wheelmq.formats.disk import properties as props
@@ -27,7 +26,11 @@ LEVELS_MS: Final = parse_levels(DEFAULT_LEVELS)
 DELAY_MS_MAX: Final = 24_000
 BODY_BYTES: Final = (10, 10, 300, 1500, 4000)
 WAITS_FOR_DISK: Final = 0.9
-"""Share of the sends that are answered once they are on disk, if the broker runs with SYNC_FLUSH."""
+"""Share of the sends that are answered once they are safe, if the broker runs with SYNC_FLUSH or SYNC_MASTER."""
+STORED_UNSAFELY: Final = frozenset(
+    (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
+)
+"""Answers to a message that is stored, and that a stop or a failover may lose."""
 
 
 @dataclass
@@ -212,8 +215,8 @@ class SimulatedProducer:
         world.trace.note(
             f"  {answer.code} {answer.remark or ''} to {asked.cancels or [one.name for one in asked.sent]}"
         )
-        firm = asked.waits and world.harness.broker.parts.settings.flush.mode is FlushMode.SYNC
-        if answer.code == ResponseCode.FLUSH_DISK_TIMEOUT:
+        firm = asked.waits and world.oracle.is_firm(world.harness.broker)
+        if answer.code in STORED_UNSAFELY:
             return
         if answer.code != ResponseCode.SUCCESS:
             if len(asked.sent) == 1:
