@@ -76,9 +76,12 @@ class RecordDispatch:
             return 0
 
     def close(self) -> None:
+        """Dispatch all records, for a clean stop. The snapshot then counts those that wait for replicas too."""
         try:
             if self._store.dispatched_to < self._store.log.end:
-                self._store.dispatch()
+                rows, _ = self._store.dispatch()
+                if self._pending.take_journal(rows):
+                    self._block_scheduler.take_settled(rows)
         except Exception as error:
             log.error("queue units are missing, and the next start writes them: %s", error)
 
