@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.replication import copy_log
+from wheelmq.testing.workers import HeldWorker
 
 SLAVE: dict[str, Any] = {"broker_id": 1, "broker_role": "SLAVE"}
 TEXT = "the broker is a slave with the id 1: send to the master of its name"
@@ -109,3 +112,21 @@ def test_a_promotion_is_later_than_a_restart_of_the_killed_master(tmp_path: Path
             master.restart(clean=False)
         slave.broker.parts.replication.promote("the test")
         assert slave.broker.parts.replication.epoch > master.broker.parts.replication.epoch
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_promoted_slave_has_the_topics_of_its_messages(tmp_path: Path, is_killed: bool) -> None:
+    """The former master has created them after the last copy of its tables. The kill comes before the tables are saved."""
+    with (
+        BrokerHarness(tmp_path / "master") as master,
+        BrokerHarness(tmp_path / "slave", clock=master.clock, tables=HeldWorker(), **SLAVE) as slave,
+    ):
+        master.send("plain", b"plain", queue_id=2)
+        master.send("timed", b"timed", delay_ms=5000, queue_id=3)
+        copy_log(master, slave, Random(1))
+        slave.broker.parts.replication.promote("the test")
+        if is_killed:
+            slave.restart(clean=False)
+        for topic, queues in (("plain", 3), ("timed", 4)):
+            config = slave.broker.parts.topics.get(topic)
+            assert config is not None and config.write_queue_nums == queues

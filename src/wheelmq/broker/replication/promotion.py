@@ -28,6 +28,7 @@ class Promotion:
         topics: Topics,
         replicas: Replicas,
     ) -> None:
+        self._engine = engine
         self._store = engine.store
         self._block_scheduler = engine.block_scheduler
         self._block_copies = block_copies
@@ -54,4 +55,14 @@ class Promotion:
         self._role.become_master()
         self._replicas.take_over()
         self._transactions.take_over()
-        self._topics.begin_epoch(epoch, (key for key, queue in self._store.queues.items() if queue.end > queue.start))
+        self._topics.begin_epoch(epoch, queues_with_messages(self._engine))
+
+
+def queues_with_messages(engine: Engine) -> list[tuple[str, int]]:
+    """Return the queues that have messages, or get a pending one once it is due."""
+    pending = engine.timer.pending.counts.by_queue
+    return [
+        key
+        for row, (key, queue) in enumerate(engine.store.queues.items())
+        if queue.end > queue.start or (row < len(pending) and pending[row] > 0)
+    ]

@@ -11,9 +11,9 @@ from wheelmq.broker.replication.acks import ReplicaAcks
 from wheelmq.broker.replication.block_acks import BlockAcks
 from wheelmq.broker.replication.block_link import BlockLink
 from wheelmq.broker.replication.block_source import BlockSource
-from wheelmq.broker.replication.epochs import Epochs
+from wheelmq.broker.replication.epochs import START_BITS, Epochs
 from wheelmq.broker.replication.master_link import MasterLink
-from wheelmq.broker.replication.promotion import Promotion
+from wheelmq.broker.replication.promotion import Promotion, queues_with_messages
 from wheelmq.broker.replication.replica_log import ReplicaLog
 from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.replication.role import Role
@@ -49,7 +49,7 @@ class Replication:
         topics: Topics,
         randomness: Random,
     ) -> None:
-        """Create the object. Without `knows_pending`, only a start of a master finds the pending messages."""
+        self._engine = engine
         self._store = engine.store
         self._block_scheduler = engine.block_scheduler
         self._knows_pending = engine.knows_pending
@@ -82,6 +82,7 @@ class Replication:
     def _begin_as_master(self, topics: Topics) -> None:
         """Begin an epoch unless the last stop was clean. Then no other log can differ within the last epoch."""
         epochs, log_ = self.epochs, self._store.log
+        promoted_in = None if epochs.last is None else epochs.last.number >> START_BITS
         if epochs.last is None:
             epochs.begin(epochs.next_for_start(self._randomness), log_.start)
         elif not self._store.last_stop_was_clean or self._block_scheduler.blocks.last_stop_was_clean is False:
@@ -90,7 +91,9 @@ class Replication:
         assert last is not None
         self._block_scheduler.take_over(last.number)
         if topics.version.state_version != last.number:
-            topics.begin_epoch(last.number, ())
+            # a kill right after the promotion may have lost the topics that it found in the log
+            has_saved = promoted_in in (None, topics.version.state_version >> START_BITS)
+            topics.begin_epoch(last.number, () if has_saved else queues_with_messages(self._engine))
 
     @property
     def epoch(self) -> int:
