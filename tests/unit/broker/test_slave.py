@@ -130,3 +130,21 @@ def test_a_promoted_slave_has_the_topics_of_its_messages(tmp_path: Path, is_kill
         for topic, queues in (("plain", 3), ("timed", 4)):
             config = slave.broker.parts.topics.get(topic)
             assert config is not None and config.write_queue_nums == queues
+
+
+def test_a_promoted_slave_starts_after_a_power_cut(tmp_path: Path) -> None:
+    """The log then ends before the epoch of the promotion begins. The next epoch is later, and begins at its end."""
+    with (
+        BrokerHarness(tmp_path / "master") as master,
+        BrokerHarness(tmp_path / "slave", clock=master.clock, worker=HeldWorker(), **SLAVE) as slave,
+    ):
+        master.send("T")
+        copy_log(master, slave, Random(1))
+        slave.broker.parts.replication.promote("the test")
+        promoted = slave.broker.parts.epochs.last
+        slave.cut_power(keep=0.0)
+        slave.start()
+        last = slave.broker.parts.epochs.last
+        assert promoted is not None and last is not None
+        assert stored(slave) < promoted.start and last.start == stored(slave) and last.number > promoted.number
+        assert promoted not in slave.broker.parts.epochs.all

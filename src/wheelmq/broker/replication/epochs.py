@@ -50,14 +50,13 @@ class Epochs:
         return self._epochs[-1] if self._epochs else None
 
     def begin(self, number: int, start: LogPosition) -> None:
-        """Begin an epoch at `start`, and write the file. It replaces the last epoch if that has no bytes.
+        """Begin an epoch at `start`, the end of the log, and write the file. Raises OSError.
 
-        Raises OSError.
+        It replaces the epochs that have no bytes. After a power cut, the log may end before the start of some.
         """
         last = self.last
-        assert last is None or (number > last.number and start >= last.start), (number, start, last)
-        kept = self._epochs[:-1] if last is not None and last.start == start else self._epochs
-        self._write([*kept, Epoch(number, start)])
+        assert last is None or number > last.number, (number, last)
+        self._write([*(one for one in self._epochs if one.start < start), Epoch(number, start)])
 
     def follow(self, epochs: Sequence[Epoch]) -> None:
         """Take over the epochs of the master, which a replica has got. Raises OSError."""
