@@ -186,6 +186,7 @@ class ClusterConsumer:
     oracle: ClusterOracle
     observe: Callable[[], None]
     """Lets the oracle read the new records of the history."""
+    last_answer: Command | None = None
     _next: dict[Queue, int] = field(default_factory=dict)
 
     def pull_any(self, view: Member) -> None:
@@ -200,14 +201,14 @@ class ClusterConsumer:
             offset, end = 0, len(self.oracle.queue(*queue))
             while offset < end:
                 count = self._pull(view, queue, offset)
-                assert count, f"{view.name}: {queue} has no record at {offset} of {end}"
+                assert count, f"{view.name}: {queue} has no record at {offset} of {end}: {self.last_answer}"
                 offset += count
 
     def _pull(self, view: Member, queue: Queue, offset: int) -> int:
         """Pull once, check the records, and return their number."""
         ask = view.harness.submit(view.harness.pull_command(*queue, offset))
         view.harness.tick()
-        answer = ask.answer
+        answer = self.last_answer = ask.answer
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return 0
         records = records_in(bytes(answer.body))

@@ -103,8 +103,9 @@ class ClusterOracle(Oracle):
     def stored(self, sent: Sent, position: int, broker: Broker, *, durable: bool) -> None:
         """Note that `sent` was acknowledged. A master that another one has replaced acknowledges nothing of its own."""
         entry = self._state.by_position.get(position) or self._state.in_blocks.get(position)
-        if not self.is_sync and broker is not self.broker and (entry is None or entry.name != sent.name):
-            return  # an ASYNC_MASTER that is cut off answers, and its messages are removed later
+        promises = self.is_sync and durable
+        if not promises and broker is not self.broker and (entry is None or entry.name != sent.name):
+            return  # a master that is cut off answers if nobody waits for a slave, and its messages are removed later
         assert entry is not None and entry.name == sent.name, (
             f"{sent.name!r} is acknowledged and not at {position}"
             + ("" if broker is self.broker else ": its master has been replaced")
