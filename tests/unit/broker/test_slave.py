@@ -116,7 +116,7 @@ def test_a_promotion_is_later_than_a_restart_of_the_killed_master(tmp_path: Path
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_promoted_slave_has_the_topics_of_its_messages(tmp_path: Path, is_killed: bool) -> None:
-    """The former master has created them after the last copy of its tables. The kill comes before the tables are saved."""
+    """The former master created them after the last copy of its tables. A kill comes before the tables are saved."""
     with (
         BrokerHarness(tmp_path / "master") as master,
         BrokerHarness(tmp_path / "slave", clock=master.clock, tables=HeldWorker(), **SLAVE) as slave,
