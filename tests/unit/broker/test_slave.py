@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.broker.test_send import inner
 from wheelmq.broker.registration import register_command
+from wheelmq.broker.replication.role import StoredRole, store_role
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -98,6 +99,19 @@ def test_the_store_remembers_a_promotion(tmp_path: Path, caplog: pytest.LogCaptu
             harness.restart(clean=clean)
             assert harness.broker.parts.role.is_master and harness.send("T").code == ResponseCode.SUCCESS
         assert "replicationRole.json" in caplog.text
+
+
+def test_a_promoted_slave_frees_the_id_that_it_had(tmp_path: Path) -> None:
+    """A master of three that was a slave for a time has another id than its settings say. Two slaves need two ids."""
+    with BrokerHarness(tmp_path, broker_role="ASYNC_MASTER") as harness:
+        parts = harness.broker.parts
+        harness.crash()
+        store_role(parts.disk, parts.paths, StoredRole(is_master=False, broker_id=2))
+        harness.start()
+        harness.broker.parts.replication.promote("the test")
+        assert harness.broker.parts.role.id_for_successor == 2
+        harness.restart()
+        assert harness.broker.parts.role.id_for_successor == 2
 
 
 @pytest.mark.parametrize("seed", range(5))

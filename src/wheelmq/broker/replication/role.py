@@ -25,6 +25,8 @@ class StoredRole(Body):
     broker_id: int
     is_sync: bool = False
     """Whether a promoted slave replaced a SYNC_MASTER. It then is one itself."""
+    freed_id: int = 0
+    """The id that a promoted slave had before; 0 if it is unknown."""
 
 
 def store_role(disk: Disk, paths: StorePaths, stored: StoredRole) -> None:
@@ -46,9 +48,11 @@ class Role:
         """Whether the last known master was a SYNC_MASTER."""
         self._successor = ""
         """The address of the slave to which the broker hands over now; empty otherwise."""
+        self._freed_id = 0
+        """The id of this broker before its promotion; 0 without one."""
         stored = self._load()
         if stored is not None:
-            self._replaces_sync = stored.is_sync
+            self._replaces_sync, self._freed_id = stored.is_sync, stored.freed_id
         if stored is not None and (stored.is_master, stored.broker_id) != (self.is_master, self.broker_id):
             self.is_master, self.broker_id = stored.is_master, stored.broker_id
             log.warning(
@@ -83,17 +87,14 @@ class Role:
     @property
     def id_for_successor(self) -> int:
         """The id for the former master of a broker that took its place: the one that this broker had as a slave."""
-        return self._settings.broker.id or MASTER_ID + 1
+        return self._freed_id or self._settings.broker.id or MASTER_ID + 1
 
     def become_master(self) -> None:
         """Be the master from now on, and after the next start. Raises OSError."""
-        self.store_master()
-        self.is_master, self.broker_id = True, MASTER_ID
-
-    def store_master(self) -> None:
-        """Be the master after the next start. Raises OSError."""
-        stored = StoredRole(is_master=True, broker_id=MASTER_ID, is_sync=self._replaces_sync)
+        freed_id = self.broker_id
+        stored = StoredRole(is_master=True, broker_id=MASTER_ID, is_sync=self._replaces_sync, freed_id=freed_id)
         store_role(self._disk, self._paths, stored)
+        self.is_master, self.broker_id, self._freed_id = True, MASTER_ID, freed_id
 
     def pause(self, successor: str) -> None:
         """Be no master while the slave at `successor` takes over. The store does not remember it."""
