@@ -101,6 +101,20 @@ def test_the_store_remembers_a_promotion(tmp_path: Path, caplog: pytest.LogCaptu
         assert "replicationRole.json" in caplog.text
 
 
+def test_a_slave_remembers_the_mode_of_its_master(tmp_path: Path) -> None:
+    """It may be promoted after a restart, and then it must wait for replicas as its master did."""
+    with BrokerHarness(tmp_path, **SLAVE) as harness:
+        harness.broker.parts.role.note_master(is_sync=True)
+        harness.restart(broker_id=2)
+        role = harness.broker.parts.role
+        assert (role.is_master, role.broker_id) == (False, 2), "the settings choose"
+        harness.broker.parts.replication.promote("the test")
+        assert role.is_sync
+        role.note_master(is_sync=False)
+        harness.restart()
+        assert harness.broker.parts.role.is_sync and harness.broker.parts.role.is_master
+
+
 def test_a_promoted_slave_frees_the_id_that_it_had(tmp_path: Path) -> None:
     """A master of three that was a slave for a time has another id than its settings say. Two slaves need two ids."""
     with BrokerHarness(tmp_path, broker_role="ASYNC_MASTER") as harness:

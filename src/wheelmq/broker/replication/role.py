@@ -27,6 +27,8 @@ class StoredRole(Body):
     """Whether a promoted slave replaced a SYNC_MASTER. It then is one itself."""
     freed_id: int = 0
     """The id that a promoted slave had before; 0 if it is unknown."""
+    is_of_settings: bool = False
+    """Whether role and id are those of the settings. Then only `is_sync` counts, for a promotion."""
 
 
 def store_role(disk: Disk, paths: StorePaths, stored: StoredRole) -> None:
@@ -48,12 +50,19 @@ class Role:
         """Whether the last known master was a SYNC_MASTER."""
         self._successor = ""
         """The address of the slave to which the broker hands over now; empty otherwise."""
+        self._is_of_settings = True
+        """Whether role and id are those of the settings."""
         self._freed_id = 0
         """The id of this broker before its promotion; 0 without one."""
         stored = self._load()
         if stored is not None:
             self._replaces_sync, self._freed_id = stored.is_sync, stored.freed_id
-        if stored is not None and (stored.is_master, stored.broker_id) != (self.is_master, self.broker_id):
+            self._is_of_settings = stored.is_of_settings
+        if (
+            stored is not None
+            and not stored.is_of_settings
+            and (stored.is_master, stored.broker_id) != (self.is_master, self.broker_id)
+        ):
             self.is_master, self.broker_id = stored.is_master, stored.broker_id
             log.warning(
                 "the broker starts as a %s with the id %d, as %s says. To let the settings choose, remove this file",
@@ -81,7 +90,13 @@ class Role:
         return self._replaces_sync if role == BrokerRole.SLAVE else role == BrokerRole.SYNC_MASTER
 
     def note_master(self, *, is_sync: bool) -> None:
-        """Note the mode of the master that this slave follows, for a promotion."""
+        """Note and store the mode of the master that this slave follows, for a promotion. Raises OSError."""
+        if self.is_master or is_sync == self._replaces_sync:
+            return
+        stored = StoredRole(
+            is_master=False, broker_id=self.broker_id, is_sync=is_sync, is_of_settings=self._is_of_settings
+        )
+        store_role(self._disk, self._paths, stored)
         self._replaces_sync = is_sync
 
     @property
