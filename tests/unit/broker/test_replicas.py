@@ -372,6 +372,20 @@ class TestLag:
         FakeReplica(master).report(log.end)
         assert self.lag(master) == (1, 0, 0)
 
+    def test_a_start_forgets_no_lag(self, master: BrokerHarness) -> None:
+        """Else a replica that is behind would have a lag of 0 until it has all that was there at the start."""
+        log = master.broker.parts.store.log
+        master.send("T")
+        had = log.end
+        master.send("T")
+        behind = log.end - had
+        master.restart()
+        replica = FakeReplica(master)
+        replica.report(had)
+        assert self.lag(master)[:2] == (1, behind)
+        replica.report(had + behind)
+        assert self.lag(master) == (1, 0, 0)
+
     @staticmethod
     def lag(master: BrokerHarness) -> tuple[int, int, int]:
         state = json.loads(master.ask_code(RequestCode.WMQ_REPLICATION_STATE).body)

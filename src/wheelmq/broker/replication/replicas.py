@@ -131,8 +131,9 @@ class Replicas:
         self.lag = ReplicationLag()
         self._confirmed = commit_log.end
         self._best = commit_log.end
-        """Greatest position that a replica of this master has reported."""
-        self._had_replica = False
+        """Greatest position that a replica of this master has reported, or the end of the log at the start."""
+        self._reported: LogPosition | None = None
+        """Greatest position that a replica of this master has reported. None before the first report."""
 
     def open(self, transport: ReplicaTransport, peer: str) -> ReplicaLink | None:
         """Take a new connection. Returns None if the broker is no master now."""
@@ -221,7 +222,7 @@ class Replicas:
 
     def lag_bytes(self) -> int:
         """Return the bytes of the log that no replica has: the most that a failover loses. 0 before the first one."""
-        return max(0, self._commit_log.end - self._best) if self._had_replica else 0
+        return 0 if self._reported is None else self._commit_log.end - self._reported
 
     def lag_ms(self) -> int:
         """Return how long the oldest of these bytes have waited, or 0."""
@@ -231,7 +232,7 @@ class Replicas:
     @property
     def none_are_needed(self) -> bool:
         """Whether no record waits for a replica: there was none yet, and none is needed."""
-        return not self._had_replica and not self.needed_acks
+        return self._reported is None and not self.needed_acks
 
     def visible_to(self) -> LogPosition:
         """Return the log position up to which consumers may see records.
@@ -243,7 +244,7 @@ class Replicas:
         if self.needed_acks:
             return self._confirmed
         end, began_ms = self._commit_log.end, self.lag.began_ms()
-        if end <= self._best or not self._had_replica:
+        if end <= self._best or self._reported is None:
             return end
         if began_ms is None:
             return self._best if self.links else end
@@ -251,7 +252,7 @@ class Replicas:
 
     def next_visible_ms(self) -> int | None:
         """Return when consumers may see records that no replica has; None if they wait for replicas alone."""
-        began_ms = self.lag.began_ms() if self._had_replica and not self.needed_acks else None
+        began_ms = self.lag.began_ms() if self._reported is not None and not self.needed_acks else None
         return None if began_ms is None else began_ms + PATIENCE_MS
 
     def take_over(self) -> None:
@@ -261,7 +262,8 @@ class Replicas:
 
     def _note_acks(self) -> None:
         acked, needed = self.acked(), self.needed_acks
-        self._had_replica = self._had_replica or bool(acked)
+        if acked:
+            self._reported = max(acked[0], self._reported or acked[0])
         if acked and acked[0] > self._best:
             self._best = acked[0]
             self.lag.note_acked(self._best)
