@@ -62,6 +62,8 @@ class Cluster:
         self.lag_at_death = 0
         self.end_at_death = 0
         self._released: dict[int, int] = {}
+        self._lag_is_known = False
+        """Whether a slave has reported to the present master since its start."""
 
     def _role_of(self, number: int) -> dict[str, object]:
         if number:
@@ -106,6 +108,8 @@ class Cluster:
             due_ms = self.network.next_ms()
             if not has_worked and (due_ms is None or due_ms > self.clock.monotonic_ms()):
                 self.operator.look()
+                if self.master.is_master and self.master.parts.replicas.acked():
+                    self._lag_is_known = True
                 return
         raise AssertionError("the cluster always has more work")
 
@@ -171,10 +175,12 @@ class Cluster:
 
     def _continue(self, change: Change) -> None:
         """Continue the history with the log of the present master."""
+        role = self.master.parts.role
+        assert role.is_sync == self.choices.is_sync, f"{self.master.name} has another mode than the former master"
         gone = self.oracle.continue_with(self.master.broker, self.master.disk, self.now_ms, change)
         self.note(f"  the history continues at {self.master.name} after a {change.name}, without {gone} records")
         self.counts["records taken back"] += gone
-        self._next_change, self.needs_failover = Change.KILL, False
+        self._next_change, self.needs_failover, self._lag_is_known = Change.KILL, False, False
 
     def kill(self, member: Member, why: str, *, dark: bool = False) -> None:
         """End the process of a member. Without power it also loses unsynced bytes."""
@@ -244,7 +250,7 @@ class Cluster:
         """Continue the history with a promoted slave. Under ASYNC_MASTER, check the loss against the reported lag."""
         self.counts[change.name.lower()] += 1
         master = self.master
-        if change is Change.FAILOVER and not self.choices.is_sync:
+        if change is Change.FAILOVER and not self.choices.is_sync and self._lag_is_known:
             is_running = former.is_running
             lag = former.parts.replicas.lag_bytes() if is_running else self.lag_at_death
             end = former.parts.store.log.end if is_running else self.end_at_death

@@ -74,9 +74,7 @@ class Operator:
                 self._complete[member.number] = None
 
     def _slaves(self) -> list[Member]:
-        return [
-            one for one in self._members if one is not self.master and one.is_open and not one.parts.role.is_master
-        ]
+        return [one for one in self._members if one is not self.master and one.is_open and not one.parts.role.is_master]
 
     def look_anew(self) -> None:
         """Forget which slaves were complete before."""

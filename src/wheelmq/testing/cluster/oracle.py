@@ -106,9 +106,8 @@ class ClusterOracle(Oracle):
         promises = self.is_sync and durable
         if not promises and broker is not self.broker and (entry is None or entry.name != sent.name):
             return  # a master that is cut off answers if nobody waits for a slave, and its messages are removed later
-        assert entry is not None and entry.name == sent.name, (
-            f"{sent.name!r} is acknowledged and not at {position}"
-            + ("" if broker is self.broker else ": its master has been replaced")
+        assert entry is not None and entry.name == sent.name, f"{sent.name!r} is acknowledged and not at {position}" + (
+            "" if broker is self.broker else ": its master has been replaced"
         )
         sent.answer = SendAnswer.DURABLE if durable else SendAnswer.STORED
         if durable:
