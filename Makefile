@@ -104,10 +104,12 @@ states: install ## Cut the power in the midst of a run and recover 10,000 states
 sweeps: install ## Damage every file of a store byte by byte, and see what is served then (ARGS="--every 101": some bytes; else hours).
 	$(BIN)/python -m tests.crash.sweeps $(ARGS)
 
+SIMULATION = WHEELMQ_KERNELS=$(or $(WHEELMQ_KERNELS),plain) $(BIN)/python -m wheelmq.testing.simulation
+CHOSEN = $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),2000) --from $(or $(FROM),0))
 # Compiled, it would take longer to load the kernels than to do without; WHEELMQ_KERNELS=compiled runs them.
-sim: install ## Simulate everything under 2,000 seeds, with faults, then with planted bugs (SEEDS=n FROM=n, SEED=n STEPS=n: one; 20 min).
-	WHEELMQ_KERNELS=$(or $(WHEELMQ_KERNELS),plain) $(BIN)/python -m wheelmq.testing.simulation $(if $(STEPS),--steps $(STEPS)) \
-		$(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),2000) --from $(or $(FROM),0))
+sim: install ## Simulate a broker and a cluster under 2,000 seeds each, then planted bugs (SEEDS=n FROM=n, CLUSTER=1, SEED=n STEPS=n: one; 60 min).
+	$(if $(CLUSTER),,$(SIMULATION) $(CHOSEN))
+	$(if $(or $(CLUSTER),$(if $(SEED),,all)),$(SIMULATION) --cluster $(CHOSEN))
 	$(if $(SEED),,$(BIN)/python -m tests.planted)
 
 bench: install ## Measure beside Apache RocketMQ, all in short form (ARGS="lateness --rounds 3": one row in full; bench/README.md).

@@ -15,11 +15,12 @@ import wheelmq
 HERE = Path(__file__).parent
 SRC = Path(wheelmq.__file__).parents[1]
 SEEDS_MAX = 300
+CLUSTER = "cluster/"
 
 
 def names() -> list[str]:
-    """Return the names of all bugs."""
-    return sorted(path.stem for path in HERE.glob("*.patch"))
+    """Return the names of all bugs. Those for the simulation of a cluster begin with `cluster/`."""
+    return sorted(str(path.relative_to(HERE).with_suffix("")) for path in HERE.rglob("*.patch"))
 
 
 def plant(name: str, folder: Path) -> Path:
@@ -40,8 +41,9 @@ def seeds_to_catch(name: str, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | N
     """Return the number of seeds run until one found the bug, and the violation. Returns None if no seed did."""
     with tempfile.TemporaryDirectory(prefix="wheelmq-planted-") as folder:
         src = plant(name, Path(folder))
+        options = ["--seeds", str(seeds_max), "--first-only", *(["--cluster"] if name.startswith(CLUSTER) else [])]
         run = subprocess.run(
-            [sys.executable, "-m", "wheelmq.testing.simulation", "--seeds", str(seeds_max), "--first-only"],
+            [sys.executable, "-m", "wheelmq.testing.simulation", *options],
             env={**os.environ, "PYTHONPATH": str(src), "WHEELMQ_KERNELS": "plain", "PYTHONDONTWRITEBYTECODE": "1"},
             cwd=folder,
             capture_output=True,

@@ -7,6 +7,9 @@ import sys
 from collections import Counter
 
 from wheelmq.formats.kernels import jit
+from wheelmq.testing.cluster import ClusterSimulation
+from wheelmq.testing.cluster.simulation import STEPS as CLUSTER_STEPS
+from wheelmq.testing.simulation.run_result import RunResult
 from wheelmq.testing.simulation.simulation import STEPS, Simulation
 from wheelmq.testing.simulation.spark import Driver
 
@@ -16,11 +19,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="wheelmq.testing.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="number of seeds (default: %(default)s)")
     parser.add_argument("--from", type=int, default=0, dest="first", help="first seed (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="steps per run (default: %(default)s)")
+    parser.add_argument("--steps", type=int, help=f"steps per run (default: {STEPS}, of a cluster {CLUSTER_STEPS})")
     parser.add_argument("--seed", type=int, help="run only this seed")
     parser.add_argument(
         "--driver", type=Driver, choices=list(Driver), help="behaviour of the drivers (default: from the seed)"
     )
+    parser.add_argument("--cluster", action="store_true", help="run a master and its slaves instead of one broker")
     parser.add_argument("--first-only", action="store_true", help="stop at the first seed that fails")
     parser.add_argument("--trace", action="store_true", help="print each step")
     options = parser.parse_args(arguments)
@@ -31,13 +35,11 @@ def main(arguments: list[str] | None = None) -> int:
         if failed and options.first_only:
             break
         done += 1
-        outcome = Simulation(
-            seed, steps=options.steps, show=print if options.trace else None, driver=options.driver
-        ).run()
+        outcome = _run(seed, options)
         counts += outcome.counts
         if outcome.violation:
             failed += 1
-            print(f"seed {seed}: {outcome.violation}\n    {_command(seed, options.steps, options.driver)}", flush=True)
+            print(f"seed {seed}: {outcome.violation}\n    {_command(seed, options)}", flush=True)
             if options.seed is not None:
                 print(*outcome.trace, sep="\n")
         elif options.seed is not None:
@@ -46,11 +48,22 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _command(seed: int, steps: int, driver: Driver | None) -> str:
-    chosen = f"make sim SEED={seed}" + (f" STEPS={steps}" if steps != STEPS else "")
+def _run(seed: int, options: argparse.Namespace) -> RunResult:
+    show = print if options.trace else None
+    if options.cluster:
+        return ClusterSimulation(seed, steps=options.steps or CLUSTER_STEPS, show=show).run()
+    return Simulation(seed, steps=options.steps or STEPS, show=show, driver=options.driver).run()
+
+
+def _command(seed: int, options: argparse.Namespace) -> str:
+    """Return the commands that repeat a run."""
+    steps = f" STEPS={options.steps}" if options.steps else ""
+    chosen = f"make sim {'CLUSTER=1 ' if options.cluster else ''}SEED={seed}{steps}"
     chosen += " WHEELMQ_KERNELS=compiled" if jit.available() else ""
-    options = f"--seed {seed} --steps {steps}" + (f" --driver {driver}" if driver is not None else "")
-    return f"{chosen}   (python -m wheelmq.testing.simulation {options} --trace)"
+    repeated = f"--seed {seed}" + (f" --steps {options.steps}" if options.steps else "")
+    repeated += f" --driver {options.driver}" if options.driver is not None else ""
+    repeated += " --cluster" if options.cluster else ""
+    return f"{chosen}   (python -m wheelmq.testing.simulation {repeated} --trace)"
 
 
 if __name__ == "__main__":
