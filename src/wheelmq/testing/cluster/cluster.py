@@ -114,23 +114,30 @@ class Cluster:
         raise AssertionError("the cluster always has more work")
 
     def work(self, member: Member) -> bool:
-        if not member.is_running:
-            return False
-        worked = self.do(member, member.work)
-        self._check_releases(member)
+        """Let a member work. Returns whether it had something to do."""
+        worked = self._do(member, member.work)
+        if worked:
+            self._check_releases(member)
         if member.next_life is not None:
             self._begin_next_life(member)
             return True
         return bool(worked)
 
-    def do(self, member: Member, action: Callable[[], object]) -> object:
-        """Run an action of a member, whose process may die in it. Returns its result."""
+    def do(self, member: Member, action: Callable[[], object]) -> None:
+        """Use the broker of a member, whose process may die in it."""
+        member.note_action()
+        self._do(member, action)
+
+    def _do(self, member: Member, action: Callable[[], object]) -> object:
+        """Return the result of an action; None after a death."""
         try:
             result = action()
             member.check_alive()
         except Died as died:
             self.kill(member, f"died at {died}")
             return None
+        if result is False:
+            return False  # it had no work
         self.observe()
         if member.is_running and member.parts.health.failure is not None:
             self.kill(member, f"has failed: {member.parts.health.failure}")

@@ -83,6 +83,8 @@ class Member:
         self.next_life: Callable[[], object] | None = None
         """The work before the next start in another role."""
         self._wants_tick = False
+        self._ticks_ms = 0
+        """The time at which the broker needs a tick."""
 
     def _new_loop(self) -> SimulatedLoop:
         network = MachineNetwork(self._network, self.host)
@@ -193,7 +195,7 @@ class Member:
 
     def work(self) -> bool:
         """Do all that can be done now. Returns whether there was something. Raises Died."""
-        if not self.is_running:
+        if not self._has_work():
             return False
         has_worked = False
         for _ in range(ROUNDS_MAX):
@@ -203,18 +205,28 @@ class Member:
                 return True
             if not self.is_open:
                 return has_worked or has_run
-            if has_run or self._wants_tick:
-                is_asked, self._wants_tick = self._wants_tick, False
-                if is_asked:
-                    self.harness.tick(by_event=False)
-                else:
-                    self.harness.end_round()
-            elif self.broker.next_tick_ms() == 0:
+            if self._wants_tick:
+                self._wants_tick = False
                 self.harness.tick(by_event=False)
+            elif has_run:
+                self.harness.end_round()
             else:
-                return has_worked
+                wait_ms = self.broker.next_tick_ms()
+                if wait_ms:
+                    self._ticks_ms = self._clock.monotonic_ms() + wait_ms
+                    return has_worked
+                self.harness.tick(by_event=False)
             has_worked = True
         raise AssertionError(f"{self.name} always has more work")
+
+    def _has_work(self) -> bool:
+        if not self.is_running:
+            return False
+        return self._wants_tick or self._ticks_ms <= self._clock.monotonic_ms() or self.loop.next_ms() == 0
+
+    def note_action(self) -> None:
+        """Note that something outside has used the broker, which may need a tick now."""
+        self._ticks_ms = 0
 
     def check_alive(self) -> None:
         """Raise Died if the process has ended in a task, where asyncio keeps the exception."""
@@ -227,7 +239,7 @@ class Member:
             return None
         times = [self.loop.next_ms()]
         if self.is_open:
-            times.append(self.broker.next_tick_ms())
+            times.append(max(0, self._ticks_ms - self._clock.monotonic_ms()))
         return min((one for one in times if one is not None), default=None)
 
     # Ends of a process ---------------------------------------------------------------------------------------------
@@ -245,7 +257,7 @@ class Member:
     def _gone(self, *, dark: bool) -> None:
         if self.is_running:
             self._last_id = self.parts.role.broker_id
-        self.is_open, self.next_life, self._wants_tick = False, None, False
+        self.is_open, self.next_life, self._wants_tick, self._ticks_ms = False, None, False, 0
         self._network.process_gone(self.host, dark=dark)
         self.loop.end()
 

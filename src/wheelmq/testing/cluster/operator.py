@@ -23,6 +23,7 @@ class Rejected(Exception):
 
 def ask(member: Member, code: RequestCode, **fields: object) -> Command:
     """Send a request of the operator to a broker that serves, and return its answer. Raises Rejected."""
+    member.note_action()
     answer = member.harness.submit(Command(code=code, ext=headers.texts(**fields)))
     member.harness.tick()
     found = answer.answer

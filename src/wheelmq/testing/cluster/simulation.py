@@ -91,9 +91,11 @@ class ClusterSimulation:
             self._cluster.advance(self._r.choice((0, 50)))
         for _ in range(FIRST_PARTS_MAX):
             pass_time(self._cluster, self._r, FIRST_MS, self._collect)
-            self._by(self._producers[0], self._producers[0].send)
+            self._cluster.operator.look_anew()
+            self._cluster.settle()
             if self._cluster.master.parts.store.log.end and self._cluster.operator.all_are_complete():
                 return
+            self._by(self._producers[0], self._producers[0].send)
         raise AssertionError("the slaves do not follow their master")
 
     # Steps ---------------------------------------------------------------------------------------------------------
