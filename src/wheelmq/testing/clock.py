@@ -38,3 +38,21 @@ class ManualClock:
     def step(self, ms: int) -> None:
         """Set the wall clock forward or back, without any time passing."""
         self._now_ms += ms
+
+
+class SkewedClock(ManualClock):
+    """The clock of one machine among several: the time of another clock, and a constant difference."""
+
+    def __init__(self, clock: ManualClock, skew_ms: int) -> None:
+        super().__init__()
+        self._clock = clock
+        self._skew_ms = skew_ms
+
+    def now_ms(self) -> Millis:
+        return Millis(self._clock.now_ms() + self._skew_ms)
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def advance(self, ms: int) -> None:
+        raise AssertionError("move the other clock")

@@ -50,7 +50,7 @@ class Calm:
         for client in self._clients:
             client.move(cluster.master)
         for seconds in (1, 7):
-            self._producers[0].send_at(cluster.now_ms + 1000 * seconds)
+            self._producers[0].send_at(cluster.master.harness.now_ms + 1000 * seconds)
         self._let_all_come_out()
         self._join()
         self._compare()
@@ -105,7 +105,7 @@ class Calm:
         cluster, oracle = self._cluster, self._cluster.oracle
         self._pass(CHECKS_MS if oracle.halves else CALM_MS)
         last_ms = max((due_ms for due_ms, _ in oracle.pending), default=0)
-        self._pass(max(0, last_ms - cluster.now_ms) + CALM_MS)
+        self._pass(max(0, last_ms - cluster.now_ms) + CALM_MS + cluster.choices.skew_ms_max)
         assert not oracle.pending, (
             f"{len(oracle.pending)} messages are still pending: {oracle.pending[:5]}, now {cluster.now_ms}"
         )

@@ -24,6 +24,8 @@ class ClusterChoices:
     """Whether the jobs of workers wait."""
     block_share: float
     weather: Weather
+    skew_ms_max: int
+    """Greatest difference between the clock of a machine and the true time."""
     settings: dict[str, Any]
 
 
@@ -50,4 +52,5 @@ def pick_cluster(r: Random, seed: int) -> ClusterChoices:
         buffer_bytes=r.choice((4096, 1 << 30)),
     )
     flushes = settings["flush_mode"] == "SYNC_FLUSH"
-    return ClusterChoices(members, in_sync, is_sync, flushes, r.random() < 0.4, block_share, weather, settings)
+    is_held, skew_ms_max = r.random() < 0.4, r.choice((0, 0, 3000))
+    return ClusterChoices(members, in_sync, is_sync, flushes, is_held, block_share, weather, skew_ms_max, settings)

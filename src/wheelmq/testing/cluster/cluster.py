@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from wheelmq.broker.replication.role import Role
-from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.clock import ManualClock, SkewedClock
 from wheelmq.testing.cluster.choices import ClusterChoices
 from wheelmq.testing.cluster.member import Member
 from wheelmq.testing.cluster.names import ClusterNames
@@ -42,7 +42,7 @@ class Cluster:
             Member(
                 number,
                 folder / f"store-{number}",
-                clock=clock,
+                clock=SkewedClock(clock, randomness.randint(-choices.skew_ms_max, choices.skew_ms_max)),
                 network=self.network,
                 stops=stops,
                 is_held=choices.is_held,
@@ -147,7 +147,7 @@ class Cluster:
         """Let the oracle read the new records of the present master."""
         master = self.master
         if master.is_running and self.oracle.broker is master.broker:
-            self.oracle.observe(master.broker, self.now_ms)
+            self.oracle.observe(master.broker, master.harness.now_ms)
 
     def _check_releases(self, member: Member) -> None:
         """Check that a slave releases no message."""
@@ -184,7 +184,8 @@ class Cluster:
         """Continue the history with the log of the present master."""
         role = self.master.parts.role
         assert role.is_sync == self.choices.is_sync, f"{self.master.name} has another mode than the former master"
-        gone = self.oracle.continue_with(self.master.broker, self.master.disk, self.now_ms, change)
+        now_ms = self.master.harness.now_ms
+        gone = self.oracle.continue_with(self.master.broker, self.master.disk, now_ms, change)
         self.note(f"  the history continues at {self.master.name} after a {change.name}, without {gone} records")
         self.counts["records taken back"] += gone
         self._next_change, self.needs_failover, self._lag_is_known = Change.KILL, False, False

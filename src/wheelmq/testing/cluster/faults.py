@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -12,6 +13,7 @@ from wheelmq.testing.cluster.member import Member
 from wheelmq.testing.cluster.names import HOST as NAMES_HOST
 from wheelmq.testing.cluster.operator import Rejected
 from wheelmq.testing.cluster.oracle import Change
+from wheelmq.testing.disk import Call
 from wheelmq.testing.stops import Died, Stops
 
 SLICE_MS: Final = 300
@@ -56,6 +58,8 @@ class ClusterFaults:
             Event("a process starts", self._starts, 12),
             Event("pages go to disk", self._pages_go_to_disk, 2),
             Event("a disk is lost", self._disk_is_lost, 1),
+            Event("a call to a disk will fail", self._call_will_fail, 1),
+            Event("the name server restarts", self._cluster.names.restart, 1),
             Event("a connection breaks", self._connection_breaks, 4),
             Event("a link is cut", self._link_is_cut, 2),
             Event("the master is isolated", self._master_is_isolated, 2),
@@ -114,6 +118,11 @@ class ClusterFaults:
             if member is cluster.master:
                 return
         cluster.lose_disk(member)
+
+    def _call_will_fail(self) -> None:
+        kinds = self._r.choice((tuple(Call), (Call.SYNC,), (Call.ALLOCATE, Call.MAP), (Call.REPLACE,)))
+        error = OSError(errno.EIO, "the disk does not answer")
+        self._r.choice(self._cluster.members).disk.fail_call(self._r.randint(1, 6), error, kinds)
 
     # The network ---------------------------------------------------------------------------------------------------
 
