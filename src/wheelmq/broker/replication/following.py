@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = 0.5
 """Pause after a failed connection. Apache RocketMQ waits 5 s."""
 RETRY_SOON_S: Final = 0.02
-"""Pause after a connection that broke: consumers may wait for this slave (PATIENCE_MS)."""
+"""Pause after a connection that copied the log and broke: consumers may wait for this slave (PATIENCE_MS)."""
 CONNECT_S: Final = 3.0
 WAIT_S: Final = 0.1
 """Longest time without a look at the log: a record may become whole in a tick."""
@@ -120,10 +120,10 @@ class Following:
             except Exception:
                 self._log.exception("failed", "following the master failed")
             finally:
-                had_link = self._broker.parts.replication.link is not None
-                self._broker.parts.replication.link = None
+                link, self._broker.parts.replication.link = self._broker.parts.replication.link, None
             self._look_again()
-            await asyncio.sleep(RETRY_SOON_S if had_link else RETRY_S)
+            has_followed = link is not None and (link.agreed_epoch is not None or not link.has_epochs)
+            await asyncio.sleep(RETRY_SOON_S if has_followed else RETRY_S)
 
     def _hint(self, error: Exception) -> str:
         """Return the remedy for a master that may accept only encrypted connections."""

@@ -1,0 +1,235 @@
+"""The parts of a simulated cluster: its event loop, its network, and the shells of brokers on both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.cluster.event_loop import SimulatedLoop
+from wheelmq.testing.cluster.member import HA_PORT, Member
+from wheelmq.testing.cluster.names import ClusterNames
+from wheelmq.testing.cluster.network import MachineNetwork, Network, Weather
+from wheelmq.testing.stops import Stops
+
+
+class Peer(asyncio.Protocol):
+    """One end of a connection, which remembers what came."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.transport: Any = None
+        self.lost: list[Exception | None] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(exc)
+
+
+class Pair:
+    """Two machines, `1` and `2`. The second one listens."""
+
+    def __init__(self, **weather: Any) -> None:
+        self.clock = ManualClock()
+        self.network = Network(self.clock, Weather(**{"delay_ms_max": 5, "splits": 0.5, **weather}), seed=1)
+        self.loops = [SimulatedLoop(self.clock, MachineNetwork(self.network, one), lambda: False) for one in "12"]
+        self.server, self.client = Peer(), Peer()
+        self.failure: BaseException | None = None
+        self.network.listen("2:1", "2", self.loops[1], lambda: self.server)
+
+    def connect(self) -> None:
+        async def dial() -> None:
+            try:
+                await asyncio.get_running_loop().create_connection(lambda: self.client, "2", 1)
+            except OSError as error:
+                self.failure = error
+
+        with self.loops[0].running():
+            self.loops[0].create_task(dial())
+
+    def run(self, ms: int = 50) -> None:
+        for _ in range(ms + 1):
+            self.network.deliver()
+            while sum(loop.run() for loop in self.loops):
+                pass
+            self.clock.advance(1)
+
+
+def test_bytes_of_a_connection_arrive_in_their_order() -> None:
+    pair = Pair(buffer_bytes=1 << 20)
+    pair.connect()
+    pair.run()
+    for number in range(30):
+        pair.client.transport.write(b"%d," % number)
+    pair.run()
+    assert pair.server.received == b"".join(b"%d," % number for number in range(30))
+    pair.client.transport.close()
+    pair.run()
+    assert (pair.server.lost, pair.client.lost) == ([None], [None])
+
+
+def test_a_broken_connection_loses_only_its_last_bytes() -> None:
+    ends = set()
+    for seed in range(20):
+        pair = Pair(buffer_bytes=1 << 20)
+        pair.connect()
+        pair.run()
+        pair.client.transport.randomness = Random(seed)
+        pair.client.transport.write(b"0123456789")
+        pair.network.break_one(Random(seed))
+        pair.run()
+        assert b"0123456789".startswith(pair.server.received)
+        assert isinstance(pair.server.lost[0], ConnectionResetError)
+        ends.add(len(pair.server.received))
+    assert len(ends) > 3
+
+
+def test_a_cut_holds_bytes_and_new_connections_back() -> None:
+    pair = Pair(buffer_bytes=1 << 20)
+    pair.network.cut("1", "2")
+    pair.connect()
+    pair.run()
+    assert pair.client.transport is None and pair.failure is None
+    pair.network.heal("1", "2", Random(1))
+    pair.run()
+    pair.client.transport.write(b"before")
+    pair.run()
+    pair.network.cut("1", "2")
+    pair.client.transport.write(b", during")
+    pair.run()
+    assert pair.server.received == b"before" and pair.server.lost == []
+    pair.network.cuts.clear()
+    pair.run()
+    assert pair.server.received == b"before, during"
+
+
+def test_a_machine_without_power_notifies_nobody_until_it_is_back() -> None:
+    pair = Pair(buffer_bytes=1 << 20)
+    pair.connect()
+    pair.run()
+    pair.network.process_gone("2", dark=True)
+    pair.run()
+    assert pair.client.lost == []
+    pair.network.power_on("2")
+    pair.run()
+    assert isinstance(pair.client.lost[0], ConnectionResetError)
+    pair.connect()
+    pair.run()
+    assert isinstance(pair.failure, ConnectionRefusedError)
+
+
+def test_a_sender_waits_while_too_many_bytes_are_on_their_way() -> None:
+    waits: list[str] = []
+    pair = Pair(buffer_bytes=10)
+    pair.client.pause_writing = lambda: waits.append("pause")  # type: ignore[method-assign]
+    pair.client.resume_writing = lambda: waits.append("resume")  # type: ignore[method-assign]
+    pair.connect()
+    pair.run()
+    pair.client.transport.write(b"x" * 11)
+    assert waits == ["pause"]
+    pair.run()
+    assert waits == ["pause", "resume"]
+
+
+def test_the_loop_runs_timers_at_their_time_and_ends_tasks() -> None:
+    pair = Pair(buffer_bytes=10)
+    loop, passed = pair.loops[0], list[int]()
+
+    async def sleep(ms: int) -> None:
+        try:
+            await asyncio.sleep(ms / 1000)
+            passed.append(ms)
+        finally:
+            passed.append(-ms)
+
+    with loop.running():
+        tasks = [loop.create_task(sleep(ms)) for ms in (20, 10, 90)]
+    loop.run()
+    assert loop.next_ms() == 10
+    pair.run(30)
+    assert passed == [10, -10, 20, -20]
+    loop.end()
+    assert passed == [10, -10, 20, -20, -90] and all(task.done() for task in tasks)
+
+
+# Shells ----------------------------------------------------------------------------------------------------------
+
+
+class Brokers:
+    """A name server, and brokers that the test starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock()
+        self.network = Network(self.clock, Weather(delay_ms_max=0, splits=0.0, buffer_bytes=1 << 20), seed=1)
+        self.names = ClusterNames(folder / "names", self.clock, self.network)
+        self.members: list[Member] = []
+        self._folder = folder
+
+    def add(self, **settings: Any) -> Member:
+        number = len(self.members)
+        folder = self._folder / f"store-{number}"
+        member = Member(
+            number,
+            folder,
+            clock=self.clock,
+            network=self.network,
+            stops=Stops(),
+            is_held=False,
+            seed=number,
+            settings=settings,
+        )
+        self.members.append(member)
+        return member
+
+    def advance(self, ms: int) -> None:
+        for _ in range(ms):
+            self.network.deliver()
+            self.names.work()
+            while sum(member.work() for member in self.members):
+                self.network.deliver()
+                self.names.work()
+            self.clock.advance(1)
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Brokers]:
+    found = Brokers(tmp_path)
+    yield found
+    for member in found.members:
+        if member.is_running:
+            member.kill()
+
+
+def test_a_slave_whose_store_is_another_one_tries_again_without_hurry(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it connects 50 times per second, and its master logs each time that a replica is gone."""
+    dialed: list[str] = []
+    dial: Callable[..., Any] = Network.dial
+
+    def note(network: Network, one: Any) -> None:
+        dialed.append(one.address)
+        dial(network, one)
+
+    monkeypatch.setattr(Network, "dial", note)
+    master, slave = brokers.add(), brokers.add()
+    for member in (master, slave):
+        member.harness.start()
+        member.harness.send("T", b"its own message")
+        member.harness.crash()
+    slave.harness.change(broker_role="SLAVE", broker_id=1)
+    for member in (master, slave):
+        member.start()
+    brokers.advance(3000)
+    count = dialed.count(f"{master.host}:{HA_PORT}")
+    assert 2 <= count <= 7
