@@ -11,7 +11,7 @@ from wheelmq.broker.broker import Broker
 from wheelmq.formats.disk.origin import block_stream
 from wheelmq.formats.units import LogPosition
 from wheelmq.testing import invariants
-from wheelmq.testing.cluster.clients import ClusterConsumer, ClusterProducer, TransactionProducer
+from wheelmq.testing.cluster.clients import ClusterConsumer, ClusterProducer, HalfProducer
 from wheelmq.testing.cluster.cluster import Cluster
 from wheelmq.testing.cluster.member import Member
 from wheelmq.testing.simulation.times import CALM_MS
@@ -31,13 +31,13 @@ class Calm:
         self,
         cluster: Cluster,
         producers: Sequence[ClusterProducer],
-        transactions: TransactionProducer,
+        transactions: HalfProducer,
         consumer: ClusterConsumer,
         trace: Trace,
     ) -> None:
         self._cluster = cluster
         self._producers, self._transactions, self._consumer = producers, transactions, consumer
-        self._clients: list[ClusterProducer | TransactionProducer] = [*producers, transactions]
+        self._clients: list[ClusterProducer | HalfProducer] = [*producers, transactions]
         self._trace = trace
 
     def run(self) -> None:
@@ -75,7 +75,7 @@ class Calm:
         """Wait until all brokers follow the master, and have its log and blocks."""
         cluster = self._cluster
         for _ in range(JOIN_MS // PART_MS):
-            cluster.operator.look_anew()
+            cluster.operator.recheck()
             cluster.settle()
             if cluster.master.is_master and cluster.operator.all_are_complete():
                 return

@@ -67,7 +67,7 @@ class _HalfAsked:
 
 
 @dataclass
-class TransactionProducer:
+class HalfProducer:
     """A producer that sends half messages, ends them, and answers checks."""
 
     world: World
@@ -180,7 +180,7 @@ class TransactionProducer:
 
 @dataclass
 class ClusterConsumer:
-    """A consumer that pulls queues of any broker, and compares what it gets with the history."""
+    """A consumer that pulls queues of any broker, and compares the records with the history."""
 
     world: World
     oracle: ClusterOracle

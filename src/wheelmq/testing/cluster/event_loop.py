@@ -31,7 +31,7 @@ class Dialer(Protocol):
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """The loop of one process. `run` calls what is ready; nothing runs between two calls."""
+    """The loop of one process. `run` calls the ready callbacks. None runs between two calls."""
 
     def __init__(self, clock: ManualClock, network: Dialer, has_died: Callable[[], bool]) -> None:
         """Create a loop. After a callback that `has_died` reports, no other callback runs."""
@@ -87,7 +87,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return max(0, math.ceil((self._timers[0][0] - self.time() - ROUNDING_S) * 1000))
 
     def end(self) -> None:
-        """End all tasks, because the process is gone. What they still do has no effect."""
+        """End all tasks, because the process is gone. Their last steps have no effect."""
         for _ in range(CALLBACKS_MAX):
             self._tasks = [task for task in self._tasks if not task.done()]
             if not self._tasks:

@@ -28,7 +28,7 @@ class ClusterNames(Names):
         network.listen(ADDRESS, HOST, self.loop, self._accept)
 
     def work(self) -> bool:
-        """Serve what has arrived. Returns whether there was something."""
+        """Serve the requests that have arrived. Returns whether there was something."""
         if not self.loop.run():
             return False
         if self._server is not None:

@@ -21,7 +21,7 @@ Pair = frozenset[str]
 
 
 class NetworkSocket:
-    """What code asks of the socket of a connection."""
+    """The socket of a connection, as far as code uses it."""
 
     def setsockopt(self, *options: object) -> None:
         """Do nothing: a simulated socket has no options."""
@@ -196,7 +196,7 @@ class SimulatedTransport(asyncio.Transport):
             self.loop.call_soon(self.protocol.connection_lost, error)
 
     def process_died(self) -> None:
-        """Close this end as the system does for a process that is gone: what it has written still arrives."""
+        """Close this end as the system does for a process that is gone: its written bytes still arrive."""
         self.end(True)
         self._is_closing = True
 

@@ -18,7 +18,7 @@ POLL_MS: Final = 20
 
 
 class Rejected(Exception):
-    """A broker did not do what the operator wanted. The text is its answer."""
+    """A broker rejected a request of the operator. The text is its answer."""
 
 
 def ask(member: Member, code: RequestCode, **fields: object) -> Command:
@@ -58,7 +58,7 @@ class Operator:
         """Note that a machine has lost written bytes. It must follow its master before it is promoted."""
         self._complete.pop(member.number, None)
 
-    def look(self) -> None:
+    def note_complete(self) -> None:
         """Note the slaves that have all records and blocks of the master now."""
         master = self.master
         if not master.is_master:
@@ -77,7 +77,7 @@ class Operator:
     def _slaves(self) -> list[Member]:
         return [one for one in self._members if one is not self.master and one.is_open and not one.parts.role.is_master]
 
-    def look_anew(self) -> None:
+    def recheck(self) -> None:
         """Forget which slaves were complete before."""
         self._complete = {}
 

@@ -48,7 +48,7 @@ class Half:
 
 
 class ClusterOracle(Oracle):
-    """Checks the history, the answers of all brokers, and what consumers have seen."""
+    """Checks the history, the answers of all brokers, and the records that consumers have seen."""
 
     def __init__(self, disk: SimulatedDisk, *, is_sync: bool, flushes: bool) -> None:
         """Create the oracle. `is_sync` is for SYNC_MASTER, and `flushes` for SYNC_FLUSH."""
@@ -125,10 +125,6 @@ class ClusterOracle(Oracle):
             f"a consumer has seen {name!r} at {topic}/{queue_id}/{queue_offset}, where the history has {found}"
         )
         self._seen.add(found.position)
-
-    def forget_seen(self) -> None:
-        """Forget what consumers have seen. With ASYNC_MASTER, it may be taken back."""
-        self._seen.clear()
 
     # Records -------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Final
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.cluster.calm import Calm
 from wheelmq.testing.cluster.choices import pick_cluster
-from wheelmq.testing.cluster.clients import ClusterConsumer, ClusterProducer, TransactionProducer
+from wheelmq.testing.cluster.clients import ClusterConsumer, ClusterProducer, HalfProducer
 from wheelmq.testing.cluster.cluster import Cluster
 from wheelmq.testing.cluster.faults import ClusterFaults, Event, pass_time
 from wheelmq.testing.cluster.member import Member
@@ -29,7 +29,7 @@ FIRST_MS: Final = 300
 """Time before each of the first messages. A log without any record cannot be truncated later."""
 ALWAYS: Final = ("time passes", "a process starts")
 """Events that happen in each run."""
-Client = ClusterProducer | TransactionProducer
+Client = ClusterProducer | HalfProducer
 
 
 class ClusterSimulation:
@@ -78,7 +78,7 @@ class ClusterSimulation:
             for _ in range(3)
         ]
         self._producers = [ClusterProducer(worlds[i], cluster.oracle, i, first) for i in range(2)]
-        self._transactions = TransactionProducer(worlds[2], cluster.oracle, first)
+        self._transactions = HalfProducer(worlds[2], cluster.oracle, first)
         self._consumer = ClusterConsumer(worlds[2], cluster.oracle, cluster.observe)
         self._faults = ClusterFaults(cluster, r, self._stops)
         cluster.before_death.append(self._collect_from)
@@ -91,7 +91,7 @@ class ClusterSimulation:
             self._cluster.advance(self._r.choice((0, 50)))
         for _ in range(FIRST_PARTS_MAX):
             pass_time(self._cluster, self._r, FIRST_MS, self._collect)
-            self._cluster.operator.look_anew()
+            self._cluster.operator.recheck()
             self._cluster.settle()
             if self._cluster.master.parts.store.log.end and self._cluster.operator.all_are_complete():
                 return
