@@ -158,6 +158,17 @@ class TestRequests:
             harness.advance(4000)
             assert asked.answer is not None and not asked.answer.body
 
+    def test_a_replica_whose_read_is_held_is_not_forgotten(self, tmp_path: Path) -> None:
+        """With a short ha_silence_ms_max, the master ends the wait before it counts the replica as silent."""
+        with BrokerHarness(tmp_path, ha_silence_ms_max=1000, ha_heartbeat_ms=500) as harness:
+            session = int(self.read(harness).ext["session"])
+            epoch = harness.broker.parts.replication.epoch
+            header = ReadBlocksHeader(replica_id=1, epoch=epoch, session=session, bytes_max=1 << 20, timeout_ms=5000)
+            asked = harness.submit(Command(code=RequestCode.WMQ_READ_BLOCKS, ext=headers.write(header)))
+            harness.advance(1000)
+            assert asked.answer is not None and asked.answer.code == ResponseCode.SUCCESS
+            assert len(harness.broker.parts.block_source) == 1
+
     @pytest.mark.parametrize(
         ("fields", "body"),
         [

@@ -82,7 +82,8 @@ def read_blocks(request: Request, context: Context, replication: Replication) ->
     answer = _parts(request, context, replication, session, bytes_max)
     if answer is None and not header.session:
         return _answer(_head(context, replication, session), b"")  # the replica learns its session at once
-    timeout_ms = min(header.timeout_ms, WAIT_MS_MAX)
+    silence_ms_max = context.settings.replication.silence_ms_max  # a replica whose request is held says nothing
+    timeout_ms = min(header.timeout_ms, WAIT_MS_MAX, silence_ms_max)
     return answer or _wait(request, context, replication, session, min(bytes_max, INLINE_BYTES), timeout_ms)
 
 
