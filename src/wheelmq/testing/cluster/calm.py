@@ -74,11 +74,13 @@ class Calm:
         cluster = self._cluster
         for _ in range(JOIN_MS // PART_MS):
             cluster.operator.recheck()
-            for client in self._clients:
-                if cluster.master.is_master and client.view is not cluster.master:
-                    client.move(cluster.master)
             self._pass(PART_MS)
-            if cluster.master.is_master and cluster.operator.all_are_complete():
+            if not cluster.master.is_master:
+                continue
+            for client in self._clients:
+                if client.view is not cluster.master:
+                    client.move(cluster.master)
+            if cluster.operator.all_are_complete():
                 return
         states = [f"{one.name}: {_state_text(one)}" for one in cluster.members]
         raise AssertionError(f"after {JOIN_MS} ms of calm not all brokers follow {cluster.master.name}: {states}")
