@@ -23,7 +23,7 @@ from wheelmq.testing.simulation.trace import Trace
 from wheelmq.testing.simulation.world import World
 from wheelmq.testing.stops import Stops
 
-STEPS: Final = 80
+STEPS: Final = 120
 FIRST_PARTS_MAX: Final = 50
 FIRST_MS: Final = 300
 """Time before each of the first messages. A log without any record cannot be truncated later."""
