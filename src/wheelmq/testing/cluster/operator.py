@@ -95,8 +95,11 @@ class Operator:
     def candidate(self) -> Member | None:
         """Return the slave to promote: the one with the longest log. None if one that has more may come back.
 
-        It has all acknowledged messages. If fewer brokers than all must have a message, each slave must be asked.
+        It has all acknowledged messages. If fewer brokers than all must have a message, each slave must be asked. Two
+        former masters that come back at the same time would get one id.
         """
+        if len(self._members) > 2 and self.deposed:
+            return None
         slaves = [one for one in self._slaves() if self.is_complete(one)]
         if not slaves or (self._in_sync < len(self._members) and len(slaves) < len(self._members) - 1):
             return None
