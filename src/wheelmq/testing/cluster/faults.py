@@ -62,9 +62,9 @@ class ClusterFaults:
             Event("the name server restarts", self._cluster.names.restart, 1),
             Event("a connection breaks", self._connection_breaks, 4),
             Event("a link is cut", self._link_is_cut, 2),
-            Event("the master is isolated", self._master_is_isolated, 2),
+            Event("the master is isolated", self._master_is_isolated, 4),
             Event("links heal", self._links_heal, 5),
-            Event("failover", self._fail_over, 5),
+            Event("failover", self._fail_over, 8),
             Event("switch", self._switch, 3),
         ]
 
