@@ -41,6 +41,22 @@ class TestFailover:
         pair.fail_over()
         assert bodies(pair.replica) == [b"first", b"a"]
 
+    def test_a_former_master_forgets_all_of_its_own_releases(self, tmp_path: Path) -> None:
+        """Else a message looks settled that no record settles, and the former master loses it once it is promoted."""
+        pair = Pair(tmp_path, clean_resource_interval_ms=1_000_000)
+        for seconds in (14, 14, 15, 2):  # the last one is in another block, and is released first
+            send(pair.master, seconds, b"%d" % seconds)
+        pair.copy_all()
+        pair.master.advance(20_000)
+        assert [block.queue.done().tolist() for block in blocks(pair.master)] == [[0], [0, 1, 2]]
+        pair.fail_over()
+        pair.replica.crash()
+        pair.replica.clock.step(-20_000)
+        pair.replica.start()
+        rejoin(pair.master, pair.replica)
+        assert waiting(pair.master) == 4
+        invariants.check(pair.master.broker)
+
     def test_the_new_master_uses_no_index_and_no_number_that_its_log_names(self, pair: Pair) -> None:
         """Its log settles messages that it has not got. A new message with such an index would count as settled."""
         send(pair.master, 5, b"copied")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from wheelmq.delay.blocks.block import read_checkpoint
 from wheelmq.delay.done import Origins
 from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_DONE, block_start_ms
@@ -18,7 +16,7 @@ def unflag(disk: Disk, paths: StorePaths, queue_file_bytes: int, origins: Origin
 
     All of it is on disk on return. Raises OSError.
     """
-    by_number = {stream: origins[mine] & INDEX_MASK for stream, mine in by_stream(np.sort(origins))}
+    by_number = {stream: origins[mine] & INDEX_MASK for stream, mine in by_stream(origins)}
     cleared = 0
     for name in disk.list(paths.blocks):
         folder = BlockPaths(paths.blocks / name)
