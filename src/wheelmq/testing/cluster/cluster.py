@@ -51,7 +51,7 @@ class Cluster:
             )
             for number in range(choices.members)
         ]
-        self.operator = Operator(self.members, choices.in_sync, self.advance)
+        self.operator = Operator(self.members, choices.in_sync if choices.is_sync else 1, self.advance)
         self.oracle = ClusterOracle(self.members[0].disk, is_sync=choices.is_sync, flushes=choices.flushes)
         self.before_death: list[Callable[[Member], None]] = []
         """Called before a process ends, with its member. Clients take the answers that have arrived."""
@@ -217,7 +217,11 @@ class Cluster:
             self.oracle.broker = None
 
     def stop(self, member: Member) -> None:
-        """Stop a broker cleanly."""
+        """Stop a broker cleanly. It first serves the sends that wait for their topic, so that the oracle sees them."""
+        if member.is_open:
+            self.do(member, member.serve_waiting_sends)
+        if not member.is_running:
+            return
         self._note_end(member)
         try:
             member.stop()

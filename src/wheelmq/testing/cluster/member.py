@@ -228,6 +228,13 @@ class Member:
         """Note that something outside has used the broker, which may need a tick now."""
         self._ticks_ms = 0
 
+    def serve_waiting_sends(self) -> None:
+        """Serve the sends that wait for their topic, as a stop does. Raises Died."""
+        self.harness.settle()
+        while isinstance(tables := self.harness.tables, HeldWorker) and len(tables):
+            tables.run()
+            self.harness.settle()
+
     def check_alive(self) -> None:
         """Raise Died if the process has ended in a task, where asyncio keeps the exception."""
         if self._stops.died is not None:
