@@ -87,6 +87,7 @@ def test_a_broken_connection_loses_only_its_last_bytes() -> None:
         pair.client.transport.randomness = Random(seed)
         pair.client.transport.write(b"0123456789")
         pair.network.break_one(Random(seed))
+        pair.client.transport.write(b"456789")
         pair.run()
         assert b"0123456789".startswith(pair.server.received)
         assert isinstance(pair.server.lost[0], ConnectionResetError)

@@ -65,8 +65,8 @@ class SimulatedTransport(asyncio.Transport):
     # Called by protocols -------------------------------------------------------------------------------------------
 
     def write(self, data: Any) -> None:
-        if self._is_closing or not len(data):
-            return
+        if self._is_closing or self._end is not False or not len(data):
+            return  # bytes after a break never arrive
         self._put(bytes(data))
         if self._sent_bytes > self._network.weather.buffer_bytes and not self._writer_waits:
             self._writer_waits = True
