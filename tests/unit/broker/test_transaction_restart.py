@@ -124,6 +124,18 @@ class TestRestart:
         assert checks(connection) == []
         assert progress(harness)[0] == len(halves(harness))
 
+    @pytest.mark.parametrize("clean", [False, True])
+    def test_a_master_that_hands_over_forgets_no_end(self, tmp_path: Path, clean: bool) -> None:
+        """Its successor may not take over. Then the commit of an end that it forgot would be stored twice."""
+        with BrokerHarness(tmp_path, snapshot_ms=100) as harness:
+            end(harness, half(harness), COMMIT)
+            harness.broker.parts.replication.hand_over("10.0.0.9:10911")
+            harness.advance(5000)
+            harness.restart(clean=clean)
+            assert harness.broker.parts.role.is_master
+            assert sum(harness.broker.parts.transactions.counts.waiting().values()) == 0
+            assert len(harness.bodies("T")) == 1
+
     def test_a_sender_cannot_forge_the_first_position(self, harness: BrokerHarness) -> None:
         """Otherwise a start would treat another transaction as an older copy of this one, and drop it."""
         half(harness, b"another")

@@ -170,9 +170,9 @@ class Transactions:
     @property
     def has_unsaid_ends(self) -> bool:
         """Whether the log has ends that no op message names yet. A later snapshot would hide them."""
-        if not self._role.is_master:
-            return not self.followed_ends.is_empty
-        return self._ops.next_ms() is not None
+        if self._ops.next_ms() is not None:
+            return True  # also while a master hands over, which writes no op messages
+        return not self._role.is_master and not self.followed_ends.is_empty
 
     def needed_from(self) -> LogPosition:
         """Return the log position from which log files hold pending half messages."""
@@ -189,11 +189,12 @@ class Transactions:
         run_in_background(self.counts.save_job(), self._worker)
 
     def say_all(self) -> int:
-        """Write all ends in op messages, for a clean stop of a master.
+        """Write all ends in op messages, for a clean stop. A slave has none.
 
-        Return the number of op messages. Raises OSError.
+        A master that hands over writes them too. It may start as the master again. Return the number of op messages.
+        Raises OSError.
         """
-        return self._ops.write() if self._role.is_master else 0
+        return self._ops.write()
 
     def close(self) -> None:
         """Flush the log, and save the progress and the counts, for a clean stop."""
