@@ -45,6 +45,10 @@ class ClusterProducer(SimulatedProducer):
         self.view = view
         self._world.harness = view.harness
 
+    def take_answers(self) -> None:
+        """Take the answers that have arrived."""
+        self.collect()
+
     def _cancel_answered(self, asked: object, result: str, *, firm: bool) -> None:
         """Check the answer of the present master. One that was replaced may know less."""
         if self._world.harness.broker is self._history.broker:
@@ -135,14 +139,8 @@ class HalfProducer:
             self.view.harness.submit(Command(code=RequestCode.HEART_BEAT, body=body), self._connect())
 
     def collect(self) -> None:
-        """Take answers and checks."""
-        left = []
-        for asked in self._asked:
-            if asked.ask.answer is not None:
-                self._stored(asked.half, asked.ask.answer)
-            elif asked.ask.connection.is_open:
-                left.append(asked)
-        self._asked = left
+        """Take the answers, and answer the checks."""
+        self.take_answers()
         connection = self._connection
         if connection is None or not connection.is_open:
             return
@@ -150,6 +148,16 @@ class HalfProducer:
         for check in requests:
             if check.code == RequestCode.CHECK_TRANSACTION_STATE:
                 self._answer(check)
+
+    def take_answers(self) -> None:
+        """Take the answers to half messages that have arrived."""
+        left = []
+        for asked in self._asked:
+            if asked.ask.answer is not None:
+                self._stored(asked.half, asked.ask.answer)
+            elif asked.ask.connection.is_open:
+                left.append(asked)
+        self._asked = left
 
     def _stored(self, half: Half, answer: Command) -> None:
         if answer.code != ResponseCode.SUCCESS and answer.code not in STORED_UNSAFELY:

@@ -173,7 +173,7 @@ class ClusterSimulation:
     def _collect_from(self, member: Member) -> None:
         for client in self._clients():
             if client.view is member:
-                client.collect()
+                client.take_answers()
 
     # Time ----------------------------------------------------------------------------------------------------------
 
