@@ -147,15 +147,17 @@ def test_a_promoted_slave_has_the_topics_of_its_messages(tmp_path: Path, is_kill
     """The former master created them after the last copy of its tables. A kill comes before the tables are saved."""
     with (
         BrokerHarness(tmp_path / "master") as master,
-        BrokerHarness(tmp_path / "slave", clock=master.clock, tables=HeldWorker(), **SLAVE) as slave,
+        BrokerHarness(
+            tmp_path / "slave", clock=master.clock, tables=HeldWorker(), default_topic_queues=2, **SLAVE
+        ) as slave,
     ):
-        master.send("plain", b"plain", queue_id=2)
+        master.send("plain", b"plain", queue_id=0)
         master.send("timed", b"timed", delay_ms=5000, queue_id=3)
         copy_log(master, slave, Random(1))
         slave.broker.parts.replication.promote("the test")
         if is_killed:
             slave.restart(clean=False)
-        for topic, queues in (("plain", 3), ("timed", 4)):
+        for topic, queues in (("plain", 2), ("timed", 4)):  # 2 is the default
             config = slave.broker.parts.topics.get(topic)
             assert config is not None and config.write_queue_nums == queues
 

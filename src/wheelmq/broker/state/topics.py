@@ -206,10 +206,12 @@ class Topics:
     def begin_epoch(self, epoch: int, queues: Iterable[tuple[str, int]]) -> None:
         """Begin a later state of the topics, so that a name server prefers this broker to an earlier master.
 
-        A topic of `queues` that is not in the table came to the former master after the last copy of its table.
+        A topic of `queues` that is not in the table came to the former master after the last copy of its table. It has
+        at least the default number of queues, because a later one may get a message of a transaction.
         """
         for name, count in _queue_counts(queues).items():
             if name not in self._table and names.topic_problem(name) is None:
+                count = max(count, self._settings.topics.default_queues)
                 log.warning("the topic %s is in the log, but not in topics.json: it gets %d queues", name, count)
                 self._table[name] = _config(name, count, READ_WRITE)
         self.version = DataVersion(state_version=epoch, timestamp=self._clock.now_ms(), counter=1)
