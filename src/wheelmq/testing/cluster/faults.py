@@ -62,9 +62,9 @@ class ClusterFaults:
             Event("the name server restarts", self._cluster.names.restart, 1),
             Event("a connection breaks", self._connection_breaks, 4),
             Event("a link is cut", self._link_is_cut, 2),
-            Event("the master is isolated", self._master_is_isolated, 4),
+            Event("the master is isolated", self.isolate_master, 4),
             Event("links heal", self._links_heal, 5),
-            Event("failover", self._fail_over, 8),
+            Event("failover", self.fail_over, 8),
             Event("switch", self._switch, 3),
         ]
 
@@ -114,7 +114,7 @@ class ClusterFaults:
         if member.is_running:
             cluster.kill(member, "is killed")
         if member is cluster.master:
-            self._fail_over()
+            self.fail_over()
             if member is cluster.master:
                 return
         cluster.lose_disk(member)
@@ -136,7 +136,7 @@ class ClusterFaults:
         one, other = self._r.sample(self._hosts(), 2)
         self._cluster.network.cut(one, other)
 
-    def _master_is_isolated(self) -> None:
+    def isolate_master(self) -> None:
         """Cut the master off from all other brokers, and often from the name server. Clients still reach it."""
         cluster = self._cluster
         for host in self._hosts():
@@ -154,7 +154,7 @@ class ClusterFaults:
 
     # Changes of the master -----------------------------------------------------------------------------------------
 
-    def _fail_over(self) -> None:
+    def fail_over(self) -> None:
         """Promote a slave if the master is down, or cut off from all others."""
         cluster = self._cluster
         is_alone = self._is_isolated(cluster.master) and cluster.choices.in_sync == len(cluster.members)

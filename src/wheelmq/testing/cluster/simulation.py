@@ -124,6 +124,7 @@ class ClusterSimulation:
             Event("clients move", self._move_clients, 6),
             Event("a client errs", self._move_astray, 2),
             Event("pull", self._pull, 8),
+            Event("failover under load", self._fail_over_under_load, 3),
             Event("time passes", self._pass_time, 26),
             Event("jobs run", self._run_jobs, 6),
             *self._faults.events(),
@@ -174,6 +175,20 @@ class ClusterSimulation:
         for client in self._clients():
             if client.view is member:
                 client.take_answers()
+
+    def _fail_over_under_load(self) -> None:
+        """Isolate the master, use it, promote a slave, and use the former master again."""
+        faults, producer = self._faults, self._r.choice(self._producers)
+        self._move_clients()
+        faults.isolate_master()
+        for promotes in (True, False):
+            for _ in range(self._r.randint(1, 3)):
+                self._send_many(producer)
+                self._by(self._transactions, self._transactions.end_one)
+                pass_time(self._cluster, self._r, self._r.choice((1, 20, 200)), self._collect)
+                self._pull()
+            if promotes:
+                faults.fail_over()
 
     # Time ----------------------------------------------------------------------------------------------------------
 
