@@ -41,6 +41,19 @@ class TestFailover:
         pair.fail_over()
         assert bodies(pair.replica) == [b"first", b"a"]
 
+    def test_a_replica_removes_a_block_of_which_it_lacks_a_message(self, pair: Pair) -> None:
+        """Its log settles all messages of the block. Else a later block of the same time could never be copied."""
+        send(pair.master, 2, b"copied")
+        pair.copy_all()
+        send(pair.master, 3, b"not copied")
+        pair.master.advance(40_000)
+        assert len(blocks(pair.master)) == 0
+        pair.copy_log()
+        pair.connect_again()
+        pair.copy.run()
+        pair.replica.advance(40_000)
+        assert len(blocks(pair.replica)) == 0
+
     def test_a_former_master_forgets_all_of_its_own_releases(self, tmp_path: Path) -> None:
         """Else a message looks settled that no record settles, and the former master loses it once it is promoted."""
         pair = Pair(tmp_path, clean_resource_interval_ms=1_000_000)

@@ -338,8 +338,13 @@ class BlockScheduler:
         return self.flagged_to if len(self.blocks) else self._store.dispatched_to
 
     def expire(self, now_ms: Millis) -> Iterator[tuple[Callable[[], None], Callable[[object], None]]]:
-        """Yield the jobs that remove past blocks, each with the function that takes its result. Raises DiskFull."""
-        unflagged = self._settlement.unflagged(self._store.journal.rows())
+        """Yield the jobs that remove past blocks, each with the function that takes its result. Raises DiskFull.
+
+        A copy may lack messages that its log settles, and then it never flags them. It removes its block once the
+        settling records are on disk.
+        """
+        after = self._store.log.synced if self.is_copy else LogPosition(0)
+        unflagged = self._settlement.unflagged(self._store.journal.rows(), after)
 
         def is_past(block: Block) -> bool:
             return block.number in self._gone_at_master if self.is_copy else block.end_ms <= now_ms

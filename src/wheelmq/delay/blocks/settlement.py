@@ -53,9 +53,13 @@ class BlockSettlement:
                 found[places[mine]] = origins[places[mine]] & INDEX_MASK >= block.queue.end
         return found
 
-    def unflagged(self, running: Rows) -> set[int]:
-        """Return the numbers of blocks with settled, unflagged messages. `running` are the rows of this tick."""
-        settled = [*(one.origins for one in self._settled), running[_settle_in_blocks(running), row.SETTLES]]
+    def unflagged(self, running: Rows, after: LogPosition) -> set[int]:
+        """Return the numbers of blocks with settled, unflagged messages. `running` are the rows of this tick.
+
+        Only records that end after log position `after` count.
+        """
+        waiting = (one.origins for one in self._settled if one.before > after)
+        settled = [*waiting, running[_settle_in_blocks(running), row.SETTLES]]
         return {stream_number(stream) for origins in settled for stream, _ in by_stream(origins)}
 
     def flag(self, synced: LogPosition) -> LogPosition:
