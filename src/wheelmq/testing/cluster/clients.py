@@ -14,7 +14,7 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.cluster.member import Member
-from wheelmq.testing.cluster.oracle import ClusterOracle, Decision, Half
+from wheelmq.testing.cluster.oracle import ClusterOracle, TransactionEnd, Half
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.harness import Ask, records_in
 from wheelmq.testing.simulation.consumer import ALL_QUEUES, Queue
@@ -114,15 +114,15 @@ class HalfProducer:
             self._end(half, place, is_checked=False)
 
     def _decide(self, half: Half) -> None:
-        if half.decision is Decision.OPEN:
-            half.decision = Decision.COMMIT if self.world.chance(0.7) else Decision.ROLLBACK
+        if half.decision is TransactionEnd.OPEN:
+            half.decision = TransactionEnd.COMMIT if self.world.chance(0.7) else TransactionEnd.ROLLBACK
 
     def _end(self, half: Half, place: _Place, *, is_checked: bool) -> None:
         ext = headers.texts(
             producerGroup=GROUP,
             tranStateTableOffset=place.queue_offset,
             commitLogOffset=place.position,
-            commitOrRollback=COMMIT if half.decision is Decision.COMMIT else ROLLBACK,
+            commitOrRollback=COMMIT if half.decision is TransactionEnd.COMMIT else ROLLBACK,
             fromTransactionCheck=is_checked,
             msgId=place.key,
         )

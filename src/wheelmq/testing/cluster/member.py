@@ -144,7 +144,7 @@ class Member:
         port = ReplicaPort(broker, self._schedule_tick)
         self._network.listen(f"{self.host}:{HA_PORT}", self.host, self.loop, lambda: ReplicaConnection(port))
         parts.replication.ha_port = HA_PORT
-        registration = Registrar(parts.settings, parts.topics, parts.replication, parts.clock)
+        registration = Registrar(parts.settings, parts.topics, parts.replication, parts.clock, parts.sign)
         broker.tasks.add(TickTask("registration", lambda at: registration.poll()))
         registration.start()
         watch.start()

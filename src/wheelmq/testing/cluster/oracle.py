@@ -31,7 +31,7 @@ class Change(Enum):
     """A slave was promoted without its master."""
 
 
-class Decision(Enum):
+class TransactionEnd(Enum):
     """The end of a transaction, as its producer knows it."""
 
     OPEN = auto()
@@ -44,7 +44,7 @@ class Half:
     """A half message that was sent."""
 
     sent: Sent
-    decision: Decision = Decision.OPEN
+    decision: TransactionEnd = TransactionEnd.OPEN
 
 
 class ClusterOracle(Oracle):
@@ -141,12 +141,12 @@ class ClusterOracle(Oracle):
             return
         committed = self.halves.get(entry.name)
         if committed is not None:
-            assert committed.decision is Decision.COMMIT, f"{entry.name!r} is delivered: {committed.decision}"
+            assert committed.decision is TransactionEnd.COMMIT, f"{entry.name!r} is delivered: {committed.decision}"
             assert self._half_of(entry.name), f"{entry.name!r} is delivered, and its half message is not stored"
         super()._deliver(entry)
 
     def check_transactions(self) -> None:
         """Check after a calm that each stored half message has ended as its producer decided."""
         for name, half in self.halves.items():
-            is_committed = half.decision is Decision.COMMIT and self._half_of(name) is not None
+            is_committed = half.decision is TransactionEnd.COMMIT and self._half_of(name) is not None
             assert not is_committed or name in self.delivered, f"{name!r} is committed and not delivered"
