@@ -19,7 +19,7 @@ def test_the_simulation_of_a_cluster_finds_no_violation(first: int) -> None:
     for seed in range(first, first + 8):
         outcome = ClusterSimulation(seed).run()
         assert not outcome.violation, f"make sim CLUSTER=1 SEED={seed}: {outcome.violation}"
-        assert outcome.counts["delivered"] >= 3
+        assert outcome.counts["delivered"] >= 2, "the calm sends two messages"
         promotions += outcome.counts["failover"] + outcome.counts["switch"]
     assert promotions > 0
 

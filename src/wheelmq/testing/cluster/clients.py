@@ -14,7 +14,7 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.cluster.member import Member
-from wheelmq.testing.cluster.oracle import ClusterOracle, TransactionEnd, Half
+from wheelmq.testing.cluster.oracle import ClusterOracle, Half, TransactionEnd
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.harness import Ask, records_in
 from wheelmq.testing.simulation.consumer import ALL_QUEUES, Queue
