@@ -49,6 +49,7 @@ class Replication:
         topics: Topics,
         randomness: Random,
     ) -> None:
+        """Create the object. Without `knows_pending`, only a start of a master finds the pending messages."""
         self._engine = engine
         self._store = engine.store
         self._block_scheduler = engine.block_scheduler

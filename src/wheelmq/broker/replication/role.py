@@ -107,9 +107,13 @@ class Role:
     def become_master(self) -> None:
         """Be the master from now on, and after the next start. Raises OSError."""
         freed_id = self.broker_id
-        stored = StoredRole(is_master=True, broker_id=MASTER_ID, is_sync=self._replaces_sync, freed_id=freed_id)
-        store_role(self._disk, self._paths, stored)
+        self.store_master()
         self.is_master, self.broker_id, self._freed_id = True, MASTER_ID, freed_id
+
+    def store_master(self) -> None:
+        """Be the master after the next start. Raises OSError."""
+        stored = StoredRole(is_master=True, broker_id=MASTER_ID, is_sync=self._replaces_sync, freed_id=self.broker_id)
+        store_role(self._disk, self._paths, stored)
 
     def pause(self, successor: str) -> None:
         """Be no master while the slave at `successor` takes over. The store does not remember it."""

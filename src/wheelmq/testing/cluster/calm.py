@@ -13,7 +13,7 @@ from wheelmq.formats.units import LogPosition
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.testing import invariants
 from wheelmq.testing.cluster.clients import ClusterConsumer, ClusterProducer, HalfProducer
-from wheelmq.testing.cluster.cluster import Cluster
+from wheelmq.testing.cluster.cluster import SimulatedCluster
 from wheelmq.testing.cluster.member import Member
 from wheelmq.testing.simulation.times import CALM_MS
 from wheelmq.testing.simulation.trace import Trace
@@ -30,7 +30,7 @@ class Calm:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: SimulatedCluster,
         producers: Sequence[ClusterProducer],
         transactions: HalfProducer,
         consumer: ClusterConsumer,

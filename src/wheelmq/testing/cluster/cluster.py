@@ -26,7 +26,7 @@ ROUNDS_MAX: Final = 20_000
 """The cluster fails if it has more rounds of work than this at one moment."""
 
 
-class Cluster:
+class SimulatedCluster:
     """The brokers, the name server, and the network between them."""
 
     def __init__(

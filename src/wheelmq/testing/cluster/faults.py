@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 
-from wheelmq.testing.cluster.cluster import Cluster
+from wheelmq.testing.cluster.cluster import SimulatedCluster
 from wheelmq.testing.cluster.member import Member
 from wheelmq.testing.cluster.names import HOST as NAMES_HOST
 from wheelmq.testing.cluster.operator import Rejected
@@ -30,7 +30,7 @@ class Event(NamedTuple):
     weight: int
 
 
-def pass_time(cluster: Cluster, r: Random, ms: int, collect: Callable[[], None]) -> None:
+def pass_time(cluster: SimulatedCluster, r: Random, ms: int, collect: Callable[[], None]) -> None:
     """Let time pass. Between its parts, clients take their answers, and most workers do their jobs."""
     while ms > 0:
         part_ms = min(ms, SLICE_MS)
@@ -45,7 +45,7 @@ def pass_time(cluster: Cluster, r: Random, ms: int, collect: Callable[[], None])
 class ClusterFaults:
     """Random faults. They keep the rules of the operator, so no acknowledged message may be lost."""
 
-    def __init__(self, cluster: Cluster, randomness: Random, stops: Stops) -> None:
+    def __init__(self, cluster: SimulatedCluster, randomness: Random, stops: Stops) -> None:
         self._cluster = cluster
         self._r = randomness
         self._stops = stops

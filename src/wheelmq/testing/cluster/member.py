@@ -18,10 +18,8 @@ from wheelmq.broker.registration import Registrar
 from wheelmq.broker.replication.following import Following
 from wheelmq.broker.replication.master_watch import LaterMaster, MasterWatch
 from wheelmq.broker.replication.role import StoredRole, store_role
-from wheelmq.broker.replication.truncation import cut_blocks_to, truncate
 from wheelmq.broker.task_list import TickTask
 from wheelmq.formats.disk.paths import StorePaths
-from wheelmq.formats.units import LogPosition
 from wheelmq.net.replica_port import ReplicaConnection, ReplicaPort
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.cluster.event_loop import SimulatedLoop
@@ -155,18 +153,12 @@ class Member:
                 registration.register_soon,
                 self._schedule_tick,
                 self._schedule_tick,
-                self._truncate_first,
-                self._cut_first,
+                self._end_life,
             ).start()
         self._wants_tick = True
 
-    def _truncate_first(self, position: LogPosition) -> None:
-        parts = self.parts
-        self.next_life = lambda: truncate(parts.disk, parts.settings, position)
-
-    def _cut_first(self, keep: Mapping[int, int]) -> None:
-        parts = self.parts
-        self.next_life = lambda: cut_blocks_to(parts.disk, parts.clock, parts.settings, keep)
+    def _end_life(self, between: Callable[[], object]) -> None:
+        self.next_life = between
 
     def _step_down(self, later: LaterMaster) -> None:
         parts = self.parts

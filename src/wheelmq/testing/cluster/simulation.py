@@ -14,7 +14,7 @@ from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.cluster.calm import Calm
 from wheelmq.testing.cluster.choices import pick_cluster
 from wheelmq.testing.cluster.clients import ClusterConsumer, ClusterProducer, HalfProducer
-from wheelmq.testing.cluster.cluster import Cluster
+from wheelmq.testing.cluster.cluster import SimulatedCluster
 from wheelmq.testing.cluster.faults import ClusterFaults, Event, pass_time
 from wheelmq.testing.cluster.member import Member
 from wheelmq.testing.simulation.choices import quiet
@@ -71,7 +71,7 @@ class ClusterSimulation:
         trace = self._trace = Trace(clock.now_ms, folder, self._show)
         choices = pick_cluster(r, self.seed)
         trace.note(f"seed {self.seed} {choices}")
-        cluster = self._cluster = Cluster(folder, choices, r, self._stops, trace, clock)
+        cluster = self._cluster = SimulatedCluster(folder, choices, r, self._stops, trace, clock)
         first = cluster.members[0]
         worlds = [
             World(first.harness, cluster.names, cluster.oracle, r, trace, choices.block_share, cluster.counts)
