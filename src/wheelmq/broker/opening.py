@@ -51,7 +51,7 @@ def _open_log(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Worke
 
 
 def _store_of(settings: BrokerSettings, disk: Disk, clock: Clock) -> Store:
-    host = Host(bytes(map(int, settings.broker.ip.split("."))), settings.broker.listen_port)
+    host = Host(bytes(map(int, settings.broker.ip.split("."))), settings.broker.port)
     return Store(settings.store, disk, clock, host=host, levels_ms=settings.levels.levels_ms)
 
 

@@ -181,7 +181,7 @@ def register_command(settings: BrokerSettings, topics: Topics, replication: Repl
     body = bodies.write(bodies.Registration(topic_config_serialize_wrapper=topics.wrapper()))
     ha_port = replication.ha_port
     ext = _header(settings, replication) | headers.texts(
-        haServerAddr=f"{settings.broker.ip}:{ha_port}" if ha_port else "",
+        haServerAddr=f"{settings.broker.host}:{ha_port}" if ha_port else "",
         compressed=False,
         bodyCrc32=zlib.crc32(body) & 0x7FFF_FFFF,
     )
@@ -191,7 +191,7 @@ def register_command(settings: BrokerSettings, topics: Topics, replication: Repl
 def _header(settings: BrokerSettings, replication: Replication) -> dict[str, str]:
     return headers.texts(
         brokerName=settings.broker.name,
-        brokerAddr=f"{settings.broker.ip}:{settings.broker.listen_port}",
+        brokerAddr=settings.broker.address,
         clusterName=settings.broker.cluster,
         brokerId=replication.role.broker_id,
     )

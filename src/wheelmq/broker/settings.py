@@ -44,7 +44,13 @@ class NodeSettings(SettingsTable, kw_only=True):
     id: Annotated[Count, Setting("broker_id", "brokerId")] = 0
     """0 for a master. With another id the broker is a slave: it follows the master of its name."""
     ip: Annotated[str, Setting("broker_ip", "brokerIP1", narrower="an IPv4 address")] = "127.0.0.1"
-    """The address in routes and message ids. Clients connect to it."""
+    """The address in routes and message ids. Clients connect to it. A broker that listens on all addresses chooses
+    one of this machine."""
+    advertised_host: Annotated[str, Setting("advertised_host", narrower="a host name, or nothing")] = ""
+    """The host in routes, instead of `broker_ip`. Message ids keep `broker_ip`: by default, the address of this
+    host."""
+    advertised_port: Annotated[Port, Setting("advertised_port")] = 0
+    """The port in routes and message ids, if clients reach the broker through another port. 0 is `listen_port`."""
     listen_host: Annotated[str, Setting("listen_host", "bindAddress")] = "127.0.0.1"
     """The address to listen on. 0.0.0.0 means all addresses of the machine."""
     listen_port: Annotated[Port, Setting("listen_port", "listenPort")] = 10911
@@ -76,8 +82,25 @@ class NodeSettings(SettingsTable, kw_only=True):
         except ValueError:
             raise ValueError(f"broker_ip is {self.ip!r}: it must be an IPv4 address, such as 10.0.0.7") from None
 
+    @property
+    def host(self) -> str:
+        """The host in routes."""
+        return self.advertised_host or self.ip
+
+    @property
+    def port(self) -> int:
+        """The port in routes and message ids."""
+        return self.advertised_port or self.listen_port
+
+    @property
+    def address(self) -> str:
+        """The address in routes. Clients and replicas connect to it."""
+        return f"{self.host}:{self.port}"
+
     def check(self) -> None:
-        """Check the addresses of the name servers."""
+        """Check the advertised host, and the addresses of the name servers."""
+        if self.advertised_host and (":" in self.advertised_host or not _may_be_host(self.advertised_host)):
+            raise ValueError(f"advertised_host is {self.advertised_host!r}: it must be a host name without a port")
         for address in self.namesrv:
             host, _, port = address.rpartition(":")
             if not _may_be_host(host) or not port.isdecimal() or not 0 < int(port) < 65_536:

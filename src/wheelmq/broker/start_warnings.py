@@ -83,11 +83,11 @@ def body_size_warning(settings: BrokerSettings) -> str | None:
 def address_warning(settings: BrokerSettings) -> str | None:
     """Return why clients on other machines cannot reach a broker that listens for them; None if there is no reason."""
     node = settings.broker
-    if is_loopback(node.listen_host) or not is_loopback(node.ip):
+    if is_loopback(node.listen_host) or not is_loopback(node.host):
         return None
     return (
-        f"the broker listens on {node.listen_host}, and routes have {node.ip} as its address: clients "
-        "on other machines cannot reach it. Set broker_ip to an address of this machine"
+        f"the broker listens on {node.listen_host}, and routes have {node.host} as its address: clients "
+        "on other machines cannot reach it. Name an address of this machine with --advertise"
     )
 
 

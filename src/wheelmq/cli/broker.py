@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from wheelmq.cli.advertise import Address, advertise_option, with_own_address
 from wheelmq.cli.config_options import config_option, print_notes, set_option, settings_of
 from wheelmq.cli.hooks import hook_option, load_hooks
 from wheelmq.cli.part import (
@@ -22,6 +23,7 @@ from wheelmq.cli.part import (
     say,
     supervised_options,
 )
+from wheelmq.cli.service_manager import service_manager
 from wheelmq.system.credentials import take_access_key
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ flush_option = click.option(
     type=click.IntRange(0, 65535),
     help="Port to listen on. It overrides the settings, whose default is 10911. 0 picks a free port.",
 )
+@advertise_option
 @click.option("--namesrv", help="Name servers to register at: HOST:PORT;HOST:PORT.")
 @click.option("--name", help="The broker's name. It overrides the settings, whose default is broker-a.")
 @flush_option
@@ -57,6 +60,7 @@ def command(
     store: Path | None,
     file: Path | None,
     port: int | None,
+    advertise: Address | None,
     namesrv: str | None,
     name: str | None,
     flush: str | None,
@@ -89,8 +93,10 @@ def command(
                 "namesrv": (_with_ports(namesrv), "--namesrv"),
                 "broker_name": (name, "--name"),
                 "flush_mode": (None if flush is None else flush.upper(), "--flush"),
+                **({} if advertise is None else advertise.settings()),
             },
         )
+        settings = with_own_address(settings, reading.given)
         print_notes(reading.notes)
         if ends_with_stdin and settings.broker.id:
             raise CannotStart(
@@ -130,16 +136,28 @@ def _say_listening(app: BrokerApp, as_json: bool) -> None:
     from wheelmq.broker.start_warnings import start_warnings
 
     assert app.broker is not None
-    address = f"{app.settings.broker.ip}:{app.settings.broker.listen_port}"
+    node = app.settings.broker
+    address = f"{node.ip}:{node.listen_port}"
     tls = app.settings.tls.accepts
-    where = f"{address}{TLS_TEXTS[tls]}; its store is {app.settings.store.path}"
-    text = f"Broker {app.settings.broker.name} listens on {where}."
+    clients = "" if node.address == address else f", and clients connect to {node.address}"
+    where = f"{address}{TLS_TEXTS[tls]}{clients}; its store is {app.settings.store.path}"
+    text = f"Broker {node.name} listens on {where}."
     for warning in start_warnings(app.settings, app.broker.parts.store):
         log.warning("%s", warning)
         if as_json:
             say(as_json, "warning", warning, warning=warning)
-    host, has_users = app.settings.broker.listen_host, app.settings.auth.authentication_enabled
-    say(as_json, "listening", text, address=address, listen_host=host, tls=tls, has_users=has_users)
+    has_users = app.settings.auth.authentication_enabled
+    say(
+        as_json,
+        "listening",
+        text,
+        address=address,
+        registered=node.address,
+        listen_host=node.listen_host,
+        tls=tls,
+        has_users=has_users,
+    )
+    service_manager().ready(text)
 
 
 def _say_failed(failure: BaseException, as_json: bool) -> None:

@@ -45,7 +45,7 @@ def tls_checks(settings: BrokerSettings, broker_port: int) -> Iterator[Check]:
         yield Check(NAME, CheckStatus.OK, "no certificate is set, so all connections are plain")
         return
     yield time_check(loaded.certificate, SystemClock().now_ms())
-    yield names_check(loaded.certificate, settings.broker.ip)
+    yield names_check(loaded.certificate, settings.broker.host)
     yield key_check(Path(settings.tls.key_file))
     yield served_check(loaded.certificate, broker_port)
 
@@ -68,8 +68,10 @@ def names_check(certificate: Certificate, address: str) -> Check:
     """Check that the certificate has the address that clients get from routes."""
     names = ", ".join(certificate.names) or "none"
     if certificate.covers(address):
-        return Check("tls names", CheckStatus.OK, f"{names}; broker_ip is {address}")
-    return Check("tls names", CheckStatus.WARN, f"{names}; broker_ip {address} is not among them", OTHER_NAMES)
+        return Check("tls names", CheckStatus.OK, f"{names}; routes have {address}")
+    return Check(
+        "tls names", CheckStatus.WARN, f"{names}; {address}, the address in routes, is not among them", OTHER_NAMES
+    )
 
 
 def key_check(path: Path) -> Check:

@@ -11,6 +11,7 @@ import click
 
 from wheelmq.cli.config_options import config_option, print_notes, set_option, settings_of
 from wheelmq.cli.part import TLS_TEXTS, home_option, port_errors, run_part, say, supervised_options
+from wheelmq.cli.service_manager import service_manager
 from wheelmq.system.credentials import take_access_key
 
 
@@ -58,6 +59,7 @@ def command(
         tls = settings.tls.accepts
         text = f"The name server listens on {address}{TLS_TEXTS[tls]}."
         say(as_json, "listening", text, address=address, listen_host=host, tls=tls, has_users=has_users)
+        service_manager().ready(text)
         await stop.wait()
         await app.stop()
         return 0

@@ -19,6 +19,7 @@ import click
 
 from wheelmq.cli import stores
 from wheelmq.cli.ports import taken_text
+from wheelmq.cli.service_manager import service_manager
 from wheelmq.config.errors import ConfigError
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.net.managed_process import CANNOT_START
@@ -64,11 +65,13 @@ def run_part(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if ends_with_stdin:
         end_with_stdin()
+    service_manager()
     try:
         return (asyncio.Runner() if has_children else _fast_runner()).run(_until_signal(life))
     except (CannotStart, ConfigError, OSError, BodyError) as error:
         why = _why(error)
         log.error("%s", why)
+        service_manager().status(f"cannot start: {why}")
         say(as_json, "failed", f"Error: {why}", why=why)
         return CANNOT_START
 
@@ -95,8 +98,13 @@ def _fast_runner() -> asyncio.Runner:
 async def _until_signal(life: Life) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        service_manager().stopping()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, on_signal)
     return await life(stop)
 
 

@@ -13,6 +13,7 @@ import click
 from wheelmq.cli import stores
 from wheelmq.cli.credentials import key_of_file, own_access_key
 from wheelmq.cli.part import CannotStart, end_with_stdin, home_option, run_part, say
+from wheelmq.cli.service_manager import service_manager
 from wheelmq.cli.tls_options import tls_options
 
 if TYPE_CHECKING:
@@ -148,11 +149,15 @@ async def _supervise(stop: asyncio.Event, what: _Work, access_key: AccessKey | N
     from wheelmq.system.clock import SystemClock
     from wheelmq.system.tls_client import TlsOptions
 
+    def on_change(text: str) -> None:
+        click.echo(f"pipeline: {text}")
+        service_manager().status(text)
+
     supervisor = PipelineSupervisor(
         what.brokers,
         what.log_dir,
         clock=SystemClock(),
-        on_change=lambda text: click.echo(f"pipeline: {text}"),
+        on_change=on_change,
         namesrv=what.namesrv,
         master=what.master,
         name=what.name,
@@ -161,8 +166,10 @@ async def _supervise(stop: asyncio.Event, what: _Work, access_key: AccessKey | N
         access_key=access_key,
     )
     whom = [*what.brokers, *(f"the brokers at name server {server}" for server in what.namesrv)]
-    click.echo(f"The pipeline starts for {', '.join(whom)}; its logs are in {what.log_dir}.")
+    text = f"The pipeline starts for {', '.join(whom)}; its logs are in {what.log_dir}."
+    click.echo(text)
     supervisor.start()
+    service_manager().ready(text)  # a pipeline waits for its brokers, and no other service waits for a turn
     stopping = asyncio.create_task(stop.wait())
     failing = asyncio.create_task(supervisor.child.failed.wait())
     await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)

@@ -73,6 +73,8 @@ class StackSettings:
     namesrv_host: str | None = None
     """The address that the name server listens on; None for the address in its settings."""
     hooks: tuple[str, ...] = ()
+    advertise: str | None = None
+    """The address of the broker in routes; None for the one that the broker chooses."""
     tls: TlsSettings = field(default_factory=TlsSettings)
     """The settings of TLS for all parts, from the file, the environment and `broker_settings`."""
 
@@ -90,7 +92,7 @@ class Stack:
         self.namesrv_address = f"{HOST}:{namesrv_port}"
         self.broker_address = f"{HOST}:{settings.broker_port or free_port(but=(namesrv_port,))}"
         self._registered_address = self.broker_address
-        """The address that the broker gives to name servers and clients. The setting broker_ip changes it."""
+        """The address in routes. The option --advertise and the setting broker_ip change it."""
         self.access_key = new_inner_key()
         """The access key of the parts. They know it from their environment as that of a super user."""
         self._listeners: dict[str, Listener] = {}
@@ -313,7 +315,7 @@ class Stack:
         )
         self._listeners[name] = listener
         if name == "broker":
-            self._registered_address = address
+            self._registered_address = str(event.get("registered", address))
         if not listener.is_local:
             self._problem = exposure.unreachable_text(listener)
 
@@ -332,6 +334,8 @@ class Stack:
         command += ["--store", str(self.store), "--namesrv", self.namesrv_address]
         if self.settings.config is not None:
             command += ["--config", str(self.settings.config)]
+        if self.settings.advertise is not None:
+            command += ["--advertise", self.settings.advertise]
         if self.settings.flush is not None:
             command += ["--flush", self.settings.flush]
         for pair in (*broker_pairs(self.settings.tls), *self.settings.broker_settings):

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from wheelmq.cli.advertise import Address, advertise_option
 from wheelmq.cli.broker import flush_option
 from wheelmq.cli.config_options import config_option, set_option
 from wheelmq.cli.hooks import hook_option, load_hooks
 from wheelmq.cli.network import DEFAULT_ROUTE, EVERY_HOST, network_address, network_pairs
 from wheelmq.cli.part import CannotStart, home_option
+from wheelmq.cli.service_manager import service_manager
 
 if TYPE_CHECKING:
     from wheelmq.cli.stack import Stack, StackSettings
@@ -43,6 +45,7 @@ _port = click.IntRange(0, 65535)
     "this machine; without it, to the address of the default route.",
 )
 @click.option("--broker-port", type=_port, default=10911, show_default=True, help="0 picks a free port.")
+@advertise_option
 @click.option("--dashboard-port", type=_port, default=0, show_default=True, help="0 picks a free port.")
 @click.option("--no-dashboard", is_flag=True, help="Start no dashboard, which shows figures on 127.0.0.1.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line when all parts are ready.")
@@ -62,6 +65,7 @@ def command(
     namesrv_host: str | None,
     network: str | None,
     broker_port: int,
+    advertise: Address | None,
     dashboard_port: int,
     no_dashboard: bool,
     as_json: bool,
@@ -110,6 +114,7 @@ def command(
         namesrv_host=namesrv_host,
         hooks=hook_names,
         tls=tls,
+        advertise=None if advertise is None else advertise.text,
     )
     sys.exit(asyncio.run(_run(settings, as_json=as_json)))
 
@@ -118,13 +123,26 @@ async def _run(settings: StackSettings, *, as_json: bool) -> int:
     from wheelmq.cli.stack import Stack, StackFailed
     from wheelmq.system.clock import SystemClock
 
+    manager = service_manager()
+
+    def print_event(text: str) -> None:
+        click.echo(text, err=True)
+        manager.status(text)
+
+    def on_signal(count: int) -> None:
+        manager.stopping()
+        if count == 1:
+            running.cancel()
+        else:
+            stack.kill()
+
     try:
-        stack = Stack(settings, clock=SystemClock(), tell=lambda text: click.echo(text, err=True))
+        stack = Stack(settings, clock=SystemClock(), tell=print_event)
     except OSError as error:
         click.echo(f"Error: {error}", err=True)
         return 1
     running = asyncio.create_task(_start_and_watch(stack, as_json=as_json))
-    _on_signals(lambda count: running.cancel() if count == 1 else stack.kill())
+    _on_signals(on_signal)
     code = 0
     try:
         await running
@@ -144,6 +162,7 @@ async def _start_and_watch(stack: Stack, *, as_json: bool) -> None:
     found = ready(stack)
     click.echo(json.dumps({"event": "ready", "ready": True, **found}) if as_json else ready_text(stack))
     sys.stdout.flush()
+    service_manager().ready(f"WheelMQ is up: name server {stack.namesrv_address}, broker {stack.broker_address}")
     await stack.wait_for_failure()
 
 

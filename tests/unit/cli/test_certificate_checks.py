@@ -57,7 +57,7 @@ def test_a_good_certificate(authority: Authority, tmp_path: Path) -> None:
         ("tls", "tls names", "tls key", "tls broker"), "ok"
     )
     assert found["tls"]["detail"] == "the certificate good is valid for 90.0 days, and its key fits"
-    assert found["tls names"]["detail"] == "localhost, 127.0.0.1, ::1; broker_ip is 127.0.0.1"
+    assert found["tls names"]["detail"] == "localhost, 127.0.0.1, ::1; routes have 127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_address_that_is_not_among_the_names(authority: Authority) -> None:
     found = doctor(*pairs_of(pair), "broker_ip=10.0.0.8")["tls names"]
     assert (found["status"], found["detail"]) == (
         "warn",
-        "mq.example, 10.0.0.7; broker_ip 10.0.0.8 is not among them",
+        "mq.example, 10.0.0.7; 10.0.0.8, the address in routes, is not among them",
     )
     assert "subjectAltName" in found["advice"]
     assert doctor(*pairs_of(pair), "broker_ip=10.0.0.7")["tls names"]["status"] == "ok"

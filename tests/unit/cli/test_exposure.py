@@ -121,7 +121,7 @@ def test_a_broker_that_registers_another_address_is_ready(tmp_path: Path, monkey
     assert stack.namesrv.command[-2:] == ("--set", "listen_host=0.0.0.0")
 
     async def brokers() -> dict[str, str]:
-        return {"broker-a": "10.0.0.7:10911"}
+        return {"broker-a": "mq.example:30911"}
 
     async def metrics() -> dict[str, object]:
         return {"takes_sends": True}
@@ -130,8 +130,10 @@ def test_a_broker_that_registers_another_address_is_ready(tmp_path: Path, monkey
     monkeypatch.setattr(stack, "metrics", metrics)
     stack.namesrv._on_event({"event": "listening", "address": "0.0.0.0:9876", "listen_host": "0.0.0.0"})
     assert not asyncio.run(stack._is_ready())
-    stack.broker._on_event({"event": "listening", "address": "10.0.0.7:10911", "listen_host": "0.0.0.0"})
+    event = {"event": "listening", "address": "10.0.0.7:10911", "listen_host": "0.0.0.0"}
+    stack.broker._on_event({**event, "registered": "mq.example:30911"})
     assert asyncio.run(stack._is_ready())
+    assert stack._listeners["broker"].port == 10911
     assert stack.broker_address.startswith("127.0.0.1:")
 
 

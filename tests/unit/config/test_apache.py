@@ -167,6 +167,11 @@ def test_an_advertised_address_sets_the_listen_address(lines: str, host: str | N
     assert values(lines).get("listen_host") == host
 
 
+def test_a_note_names_the_address_of_a_file_without_one() -> None:
+    assert any("gives no brokerIP1: clients get 127.0.0.1" in note for note in read("brokerName=a\n").notes)
+    assert not any("brokerIP1" in note for note in read("bindAddress=0.0.0.0\n").notes)
+
+
 def test_notes_hide_secrets() -> None:
     reading = read("metricsGrpcExporterHeader=Authorization:hunter2\n")
     assert not any("hunter2" in note for note in reading.notes)

@@ -102,7 +102,7 @@ def get_broker_consume_stats(request: Request, context: Context) -> Answer:
                 tps = context.stats.get_tps(group, topic)
                 of_group.append(queue_tables.write(consumeTps=tps, offsetTable=dict(table)))
             listed.append(b"{" + bodies.write(group) + b":[" + b",".join(of_group) + b"]}")
-        address = f"{context.settings.broker.ip}:{context.settings.broker.listen_port}"
+        address = context.settings.broker.address
         head = bodies.write({"brokerAddr": address, "totalDiff": behind, "totalInflightDiff": in_flight})
         return reply(body=head[:-1] + b',"consumeStatsList":[' + b",".join(listed) + b"]}")
 
@@ -157,7 +157,7 @@ def query_groups(request: Request, context: Context) -> Answer:
 def query_topics(request: Request, context: Context) -> Answer:
     """Return the topics in which a group has offsets."""
     topics = context.consumer_offsets.topics_of(request.header(GroupHeader).group)
-    address = f"{context.settings.broker.ip}:{context.settings.broker.listen_port}"
+    address = context.settings.broker.address
     return reply(body=bodies.write({"brokerAddr": address, "topicList": topics}))
 
 

@@ -131,7 +131,7 @@ class MasterWatch:
             return None  # the name server knows no broker of this name
         finally:
             await names.close()
-        if address is None or address == f"{node.ip}:{node.listen_port}":
+        if address is None or address == node.address:
             return None
         return await self._later(address, -1 if own is None else own.number)
 
