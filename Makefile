@@ -19,7 +19,7 @@ install: $(INSTALLED) ## Make .venv with everything that is needed, from locked 
 
 $(INSTALLED): requirements/wheelmq.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found: make install PYTHON=/path/to/python3"; exit 1; }
-	@echo "Making $(VENV), 1.2 GB: Spark, Java, Numba and the tools of the tests. It takes a minute or two, once."
+	@echo "Making $(VENV), 1.4 GB: Spark, Java, Numba and the tools of the tests. It takes a minute or two, once."
 	@echo "1 of 3: an environment for $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "2 of 3: the $$(grep -c '==' requirements/wheelmq.txt) packages of requirements/wheelmq.txt, fetched and unpacked; pip is silent meanwhile"
@@ -116,11 +116,11 @@ bench: install ## Measure beside Apache RocketMQ, all in short form (ARGS="laten
 	$(BIN)/python -m bench $(if $(ARGS),$(ARGS),--short)
 
 # The versions that are locked stay as far as they can; UPGRADE=1 takes the newest.
-lock: ## Lock requirements/wheelmq.in and fuzz.in anew (UPGRADE=1: with newer versions).
+lock: ## Lock the packages of requirements/*.in again (UPGRADE=1: with newer versions).
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	$(PYTHON) -m venv "$$folder" && \
 	"$$folder/bin/python" -m pip --disable-pip-version-check --quiet install pip-tools && \
-	cd requirements && for name in wheelmq fuzz; do \
+	cd requirements && for name in wheelmq broker pipeline build fuzz; do \
 		CUSTOM_COMPILE_COMMAND="make lock" "$$folder/bin/pip-compile" --quiet --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras $(if $(UPGRADE),--upgrade) \
 		--output-file $$name.txt $$name.in || exit 1; \

@@ -43,7 +43,7 @@ LONG = (
 """The slowest files and folders, in this order. They start first, so that no process runs alone at the end."""
 
 
-PLAIN = ("unit", "property", "sim", "ship")
+PLAIN = ("unit", "property", "sim", "ship", "deploy")
 """The folders whose tests run the plain code by default."""
 BOTH = ("twin", "golden")
 """The folders whose tests compare the kernels and the plain code."""

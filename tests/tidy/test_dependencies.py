@@ -15,11 +15,16 @@ from packaging.utils import canonicalize_name
 from .sources import PACKAGES, modules
 
 ROOT = Path(__file__).parents[2]
-LOCKED = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / "requirements/wheelmq.txt").read_text(), re.MULTILINE))
 
 
 PLUGINS = {"s3fs"}
 """Packages that another package loads by the scheme of a URL."""
+
+
+def locked(name: str = "wheelmq") -> dict[str, str]:
+    """Returns the versions in a lock file, by package."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
 
 
 def dependencies() -> list[str]:
@@ -59,8 +64,9 @@ def test_each_dependency_has_both_bounds() -> None:
 
 
 def test_the_lock_file_satisfies_each_bound() -> None:
+    versions = locked()
     for name, requirement in declared().items():
-        assert LOCKED[name] in requirement.specifier, f"{requirement}, locked {LOCKED[name]}"
+        assert versions[name] in requirement.specifier, f"{requirement}, locked {versions[name]}"
 
 
 def test_the_input_of_the_lock_file_has_the_same_dependencies() -> None:

@@ -1,0 +1,1 @@
+"""The files of deploy/ fit the program: commands, options, settings, ports and metrics."""
