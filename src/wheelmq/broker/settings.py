@@ -46,7 +46,7 @@ class NodeSettings(SettingsTable, kw_only=True):
     ip: Annotated[str, Setting("broker_ip", "brokerIP1", narrower="an IPv4 address")] = "127.0.0.1"
     """The address in routes and message ids. Clients connect to it. A broker that listens on all addresses chooses
     one of this machine."""
-    advertised_host: Annotated[str, Setting("advertised_host", narrower="a host name, or nothing")] = ""
+    advertised_host: Annotated[str, Setting("advertised_host", narrower="a name or an IPv4 address, or nothing")] = ""
     """The host in routes, instead of `broker_ip`. Message ids keep `broker_ip`: by default, the address of this
     host."""
     advertised_port: Annotated[Port, Setting("advertised_port")] = 0
@@ -100,7 +100,9 @@ class NodeSettings(SettingsTable, kw_only=True):
     def check(self) -> None:
         """Check the advertised host, and the addresses of the name servers."""
         if self.advertised_host and (":" in self.advertised_host or not _may_be_host(self.advertised_host)):
-            raise ValueError(f"advertised_host is {self.advertised_host!r}: it must be a host name without a port")
+            raise ValueError(
+                f"advertised_host is {self.advertised_host!r}: it must be a name or an address, without a port"
+            )
         for address in self.namesrv:
             host, _, port = address.rpartition(":")
             if not _may_be_host(host) or not port.isdecimal() or not 0 < int(port) < 65_536:

@@ -38,8 +38,9 @@ class Address:
 
     def settings(self) -> dict[str, tuple[Any, str]]:
         """Return the settings that the option sets, each with the name of the option."""
-        name = "broker_ip" if is_ipv4(self.host) else "advertised_host"
-        return {name: (self.host, OPTION), "advertised_port": (self.port, OPTION)}
+        found = {"advertised_host": self.host, "advertised_port": self.port}
+        found |= {"broker_ip": self.host} if is_ipv4(self.host) else {}
+        return {name: (value, OPTION) for name, value in found.items()}
 
 
 class AddressType(click.ParamType[Address]):

@@ -39,10 +39,11 @@ class TestOption:
         with pytest.raises(click.BadParameter, match="write HOST or HOST:PORT"):
             AddressType().convert(text, None, None)
 
-    def test_an_address_sets_the_ip_and_a_name_sets_the_host(self) -> None:
+    def test_an_address_also_sets_the_ip(self) -> None:
         assert Address("10.0.0.7", 5).settings() == {
-            "broker_ip": ("10.0.0.7", "--advertise"),
+            "advertised_host": ("10.0.0.7", "--advertise"),
             "advertised_port": (5, "--advertise"),
+            "broker_ip": ("10.0.0.7", "--advertise"),
         }
         assert Address("mq.example", None).settings() == {
             "advertised_host": ("mq.example", "--advertise"),
@@ -120,7 +121,7 @@ class TestSettings:
 
     @pytest.mark.parametrize("host", ["a:1", "a..b"])
     def test_a_host_that_is_no_name_is_rejected(self, host: str) -> None:
-        with pytest.raises(ValueError, match=r"advertised_host is .*: it must be a host name without a port"):
+        with pytest.raises(ValueError, match=r"advertised_host is .*: it must be a name or an address"):
             settings(advertised_host=host).broker.check()
 
 
