@@ -1,49 +1,40 @@
-"""Disk and memory per pending message: timers, levels and blocks, with bodies of 100 B, 1 KiB and 4 KiB.
+"""Disk per pending message: timers, levels and blocks, with bodies of 100 B and 1 KiB.
 
-Each case has a new store with small files, so that unused room in them does not count. A first part of the messages is
-sent before the measurement, so that buffers have their size. Disk is the growth of the store's used blocks, memory is
-the growth of the broker's anonymous memory. The broker runs without a pipeline, and indexes the timers itself. The
-benchmark measures WheelMQ alone: `python -m bench.capacity --count 200000`.
+A broker without sockets stores the messages, each with one key and the properties of a client, and a model of the
+pipeline indexes them. Its files are small, so that unused room in them does not count. Disk is the growth of the used
+blocks of all files, after a first part of the messages. The result does not depend on the speed of the machine:
+`python -m bench.capacity --count 2000`. Files of 64 KiB make it accurate to some 30 B per message.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import msgspec
-
-from bench.machine import memory_mib
 from bench.room import folder
-from bench.targets import Part
-from wheelmq.client import Admin, Producer
-from wheelmq.client.outgoing import MessageOptions
-from wheelmq.formats.wire.codes import RequestCode
-from wheelmq.formats.wire.frame import Command
-from wheelmq.net.sync_connection import SyncConnection
+from wheelmq.formats.disk import properties as props
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
 
-COUNT: Final = 200_000
-BODIES: Final = (100, 1024, 4096)
+COUNT: Final = 2_000
+BODIES: Final = (100, 1024)
 DAY_S: Final = 86_400
-IN_FLIGHT: Final = 256
-START_S: Final = 150.0
-INDEX_S: Final = 120.0
-SETTLE_S: Final = 8.0
-"""Time in which snapshots are written and freed memory returns to the system."""
-MIB: Final = 1 << 20
-FILES: Final = {
-    "log_file_bytes": 16 * MIB,
-    "log_files_ahead": 0,
-    "timer_log_file_bytes": 52 * 20_000,
-    "block_log_file_bytes": 16 * MIB,
-    "queue_file_bytes": 20 * 20_000,
-    "max_hash_slot_num": 10_000,
-    "max_index_num": 40_000,
+TURN_EACH: Final = 500
+"""Messages from one turn of the pipeline to the next."""
+FILES: Final[dict[str, Any]] = {
+    "log_file_bytes": 64 << 10,
+    "block_log_file_bytes": 64 << 10,
+    "block_queue_file_bytes": 24 * 200,
+    "block_length_seconds": 3600,
+    "queue_file_bytes": 20 * 200,
+    "timer_log_file_bytes": 52 * 200,
+    "timer_slots": 604_800,
+    "timer_roll_window_slots": 172_800,
+    "max_hash_slot_num": 500,
+    "max_index_num": 2000,
 }
 
 
@@ -51,17 +42,17 @@ class Case(NamedTuple):
     kind: str
     body_bytes: int
 
-    def options(self, number: int) -> MessageOptions:
-        """Return the options of a message with one key that is due in a day, or at the end of the last level."""
-        keys = f"order-{number:010}"
+    def properties(self, number: int) -> dict[str, str]:
+        """Return the properties of a message that is due in one to two days, or in 30 days for a block."""
+        found = {"KEYS": f"order-{number:010}", "UNIQ_KEY": f"{number:032X}", "WAIT": "true"}
         if self.kind == "timer":
-            return {"keys": keys, "delay_ms": (DAY_S + number % DAY_S) * 1000}
+            return {**found, props.TIMER_DELAY_MS: str((DAY_S + number % DAY_S) * 1000)}
         if self.kind == "level":
-            return {"keys": keys, "delay_level": 18}
-        return {"keys": keys, "delay_in_seconds": 30 * DAY_S + number % DAY_S}
+            return {**found, "DELAY": "18"}
+        return {**found, "delayInSeconds": str(30 * DAY_S + number % DAY_S)}
 
 
-CASES: Final = [Case("timer", size) for size in BODIES] + [Case("level", 100), Case("block", 100), Case("block", 1024)]
+CASES: Final = [Case(kind, size) for kind in ("timer", "level", "block") for size in BODIES]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,69 +60,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("--count", type=int, default=COUNT, help=f"messages of each case ({COUNT:,})")
     made.add_argument("--home", type=Path, help="folder for the stores")
     options = made.parse_args(argv)
-    print("kind   body   disk, B   of them beyond the body   broker's memory, B", flush=True)
+    print("kind   body   disk, B   beyond the body, B")
     for case in CASES:
         with folder("bench-capacity-", options.home) as home:
-            disk, memory = _measure(case, home, options.count)
-        print(
-            f"{case.kind:6} {case.body_bytes:4} {disk:9,.0f} {disk - case.body_bytes:25,.0f} {memory:20,.0f}",
-            flush=True,
-        )
+            disk = disk_bytes(case, home / "store", options.count)
+        print(f"{case.kind:6} {case.body_bytes:4} {disk:9,.0f} {disk - case.body_bytes:20,.0f}", flush=True)
     return 0
 
 
-def _measure(case: Case, home: Path, count: int) -> tuple[float, float]:
-    """Return disk and anonymous memory per message, in bytes."""
-    words = ["--port", "0"]
-    names = Part(["nameserver", *words], home)
-    namesrv = str(names.until("listening", START_S)["address"])
-    settings = [word for name, value in FILES.items() for word in ("--set", f"{name}={value}")]
-    broker = Part(["broker", *words, "--store", str(home / "store"), "--namesrv", namesrv, *settings], home)
-    try:
-        address = str(broker.until("listening", START_S)["address"])
-        first = count // 4
-        asyncio.run(_send(case, namesrv, 0, first))
-        before = _settled(address, broker.process.pid, home / "store", first)
-        asyncio.run(_send(case, namesrv, first, first + count))
-        after = _settled(address, broker.process.pid, home / "store", first + count)
-    finally:
-        broker.end()
-        names.end()
-    return (after[0] - before[0]) / count, (after[1] - before[1]) / count
+def disk_bytes(case: Case, store: Path, count: int) -> float:
+    """Return the bytes on disk for each of `count` pending messages."""
+    with BrokerHarness(store, **FILES) as harness:
+        model = PipelineModel(harness)
+        _send(case, harness, model, 0, count // 4)
+        before = used_bytes(store)
+        _send(case, harness, model, count // 4, count // 4 + count)
+        return (used_bytes(store) - before) / count
 
 
-async def _send(case: Case, namesrv: str, first: int, end: int) -> None:
-    async with Admin(namesrv) as admin:
-        async with asyncio.timeout(START_S):
-            while not await admin.brokers():
-                await asyncio.sleep(0.05)
-    async with Producer(namesrv) as producer:
-        numbers, body = iter(range(first, end)), bytes(case.body_bytes)
-
-        async def send_next() -> None:
-            for number in numbers:
-                await producer.send("Orders", body, **case.options(number))
-
-        await asyncio.gather(*(send_next() for _ in range(IN_FLIGHT)))
+def _send(case: Case, harness: BrokerHarness, model: PipelineModel, first: int, end: int) -> None:
+    """Send messages, and let the pipeline index them."""
+    body = bytes(case.body_bytes)
+    for number in range(first, end):
+        answer = harness.send("Orders", body, properties=case.properties(number))
+        if answer.code != 0:
+            raise RuntimeError(f"message {number} is rejected: {answer.code} {answer.remark}")
+        if number % TURN_EACH == 0:
+            harness.advance(3000, model.work)
+    harness.advance(3000, model.work)
 
 
-def _settled(address: str, pid: int, store: Path, pending: int) -> tuple[float, float]:
-    """Return the used bytes of the store, and the broker's anonymous memory, once all messages are indexed."""
-    end_s = time.monotonic() + INDEX_S
-    link = SyncConnection(address, timeout_s=30.0)
-    try:
-        while time.monotonic() < end_s:
-            table = msgspec.json.decode(link.ask(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
-            if int(table["timerCongestNum"]) == pending and int(table["timerOffsetBehind"]) == 0:
-                break
-            time.sleep(0.5)
-        else:
-            raise RuntimeError(f"not all of {pending:,} messages are indexed after {INDEX_S:.0f} s: {table}")
-    finally:
-        link.close()
-    time.sleep(SETTLE_S)
-    used = sum(path.stat().st_blocks * 512 for path in store.rglob("*") if path.is_file())
-    return used, memory_mib(pid)["anonymous"] * MIB
+def used_bytes(store: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in store.rglob("*") if path.is_file())
 
 
 if __name__ == "__main__":
