@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 from tests.conftest import IS_CI
+from wheelmq.auth.exposure import exposure_problem, metrics_problem
+from wheelmq.auth.settings import AuthSettings
 from wheelmq.cli import main
 from wheelmq.cli.config_options import all_schemas, settings_of
 from wheelmq.config.bounds import FAST_PORT_BELOW
@@ -72,7 +74,10 @@ def parsed(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def settings_in(name: str, options: Mapping[str, Any], config: Path | None) -> Any:
-    """Return the settings with which a broker or a name server starts. An unknown setting fails the test."""
+    """Return the settings with which a broker or a name server starts.
+
+    An unknown setting fails the test, and so does one with which the part would not start.
+    """
     schema = all_schemas()[0 if name == "broker" else 1]
     chosen: dict[str, tuple[Any, str]] = {"listen_port": (options["port"], "--port")}
     fallbacks: dict[str, Any] = {"kv_config_path": Path("/store/kv.json")}
@@ -83,6 +88,13 @@ def settings_in(name: str, options: Mapping[str, Any], config: Path | None) -> A
         chosen |= {} if advertised is None else advertised.settings()
     settings, reading = settings_of(schema, config, options["pairs"], fallbacks=fallbacks, options=chosen)
     assert reading.notes == []
+    if name == "broker":
+        assert exposure_problem(name, settings.broker.listen_host, settings.auth, has_users=False) is None
+        assert metrics_problem(settings.metrics.prom_host, settings.auth) is None
+    else:
+        node = settings.nameserver
+        auth = AuthSettings(allow_unauthenticated=node.allow_unauthenticated)
+        assert exposure_problem(name, node.listen_host, auth, has_users=False) is None
     return settings
 
 

@@ -25,6 +25,7 @@ from tests.deploy.files import (
 )
 from tests.tidy.test_dependencies import dependencies, locked
 from wheelmq.config.bounds import FAST_PORT_BELOW
+from wheelmq.formats.wire.signature import AccessKey
 
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 TEXT = DOCKERFILE.read_text()
@@ -98,6 +99,15 @@ class TestCompose:
         assert f"{node.listen_port})" in service["healthcheck"]["test"][-1]
         outside = [word for word in service["command"] if "WHEELMQ_HOST" in word]
         assert outside == [f"--advertise=${{WHEELMQ_HOST:-{name}}}:{node.listen_port}"]
+
+    @pytest.mark.parametrize("name", BROKERS)
+    def test_a_broker_shares_an_access_key_with_the_pipeline(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        service, pipeline = SERVICES[name], SERVICES["pipeline"]["environment"]
+        for variable, value in service["environment"].items():
+            monkeypatch.setenv(variable, value.replace(pipeline["WHEELMQ_SECRET_KEY"], "a-long-random-text"))
+        auth = settings_in(*parsed([with_variables(word, {}) for word in service["command"]]), None).auth
+        assert auth.allow_unauthenticated
+        assert auth.inner_access_key == AccessKey(pipeline["WHEELMQ_ACCESS_KEY"], "a-long-random-text")
 
     def test_the_name_server_is_published_and_checked(self) -> None:
         service = SERVICES["namesrv"]

@@ -19,6 +19,7 @@ from tests.deploy.files import (
     settings_in,
     with_variables,
 )
+from wheelmq.formats.wire.signature import AccessKey
 
 OBJECTS = {f"{document['kind']}/{document['metadata']['name']}": document for _, document in manifests()}
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
@@ -79,7 +80,7 @@ def test_a_broker_advertises_the_name_that_its_service_gives_it(config: Path) ->
     service = workload["spec"]["serviceName"]
     assert node.address == f"{POD['POD_NAME']}.{service}.{POD['POD_NAMESPACE']}.svc.cluster.local:{node.listen_port}"
     assert node.name == POD["POD_NAME"] and node.listen_host == "0.0.0.0"
-    assert {one["name"] for one in container_of(workload)["env"]} == set(POD)
+    assert {one["name"] for one in container_of(workload)["env"]} > set(POD)
     assert workload["metadata"]["namespace"] == POD["POD_NAMESPACE"]
     assert OBJECTS[f"Service/{service}"]["spec"]["publishNotReadyAddresses"]
 
@@ -92,6 +93,18 @@ def test_brokers_and_pipeline_name_the_name_servers(config: Path) -> None:
     assert list(settings_in(*parsed(words), config).broker.namesrv) == wanted
     _, options = parsed(container_of(WORKLOADS["Deployment/wheelmq-pipeline"])["args"])
     assert options["namesrv"].split(";") == wanted
+
+
+def test_brokers_and_pipeline_share_an_access_key(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = container_of(WORKLOADS["StatefulSet/wheelmq-broker"])
+    [variable] = [one for one in workload["env"] if one["name"].startswith("WHEELMQ_")]
+    monkeypatch.setenv(variable["name"], with_variables(variable["value"], {"PIPELINE_SECRET": "a-long-random-text"}))
+    auth = settings_in(*parsed([with_variables(word, POD) for word in workload["args"]]), config).auth
+    pipeline = {one["name"]: one for one in container_of(WORKLOADS["Deployment/wheelmq-pipeline"])["env"]}
+    assert auth.allow_unauthenticated
+    assert auth.inner_access_key == AccessKey(pipeline["WHEELMQ_ACCESS_KEY"]["value"], "a-long-random-text")
+    [secret] = [one["valueFrom"] for one in workload["env"] if one["name"] == "PIPELINE_SECRET"]
+    assert secret == pipeline["WHEELMQ_SECRET_KEY"]["valueFrom"]
 
 
 @pytest.mark.parametrize("name", [name for name, found in OBJECTS.items() if "selector" in found.get("spec", {})])
