@@ -54,7 +54,11 @@ def test_a_wheel_has_the_package_and_its_licence(wheel: zipfile.ZipFile) -> None
     names = wheel.namelist()
     assert {"wheelmq/py.typed", "wheelmq/cli/up.py"} <= set(names)
     assert {Path(name).name for name in names if "/licenses/" in name} == {"LICENSE", "NOTICE"}
-    assert {name.partition("/")[0] for name in names} == {"wheelmq", f"wheelmq-{PROJECT['version']}.dist-info"}
+    assert {name.partition("/")[0] for name in names} == {
+        "wheelmq",
+        "pyspark_rocketmq",
+        f"wheelmq-{PROJECT['version']}.dist-info",
+    }
 
 
 def test_the_classifiers_exist(metadata: Message) -> None:
