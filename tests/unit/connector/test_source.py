@@ -189,7 +189,7 @@ class TestStream:
     def test_a_limit_in_bytes(self, servers: Servers) -> None:
         servers.create_topic(servers.topic, queues=1)
         servers.send(servers.topic, [bytes(1000)] * 10)
-        stream = Stream(servers, startingOffsets="earliest", maxBytesPerTrigger="3600")
+        stream = Stream(servers, startingOffsets="earliest", maxBytesPerTrigger="4500")
         assert [len(stream.batch() or []) for _ in range(4)] == [3, 3, 3, 1]
 
     def test_a_batch_waits_for_enough_messages_but_not_for_ever(self, servers: Servers) -> None:
