@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,10 @@ from tests.unit.connector.test_source import TestBatch, TestBrokers, TestStream
 
 __all__ = ["TestBatch", "TestBrokers", "TestSink", "TestStream"]
 
-pytestmark = pytest.mark.java
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.skipif(os.environ.get("COMPAT") != "whole", reason="minutes: COMPAT=whole, as `make compat` sets it"),
+]
 
 
 class Apache(Client):
