@@ -20,7 +20,7 @@ COUNTS = {
     "requests": 1000, "access": 4000, "entrance": 4000,
 }  # fmt: skip
 SEED = 20_261_122
-GROWTH_KIB_MAX = 200 << 10
+GROWTH_KIB_MAX = 400 << 10
 """Memory growth of this process over all inputs of a target. An input of 4 KiB that takes hundreds of MiB fails."""
 
 
