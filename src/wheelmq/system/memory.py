@@ -58,6 +58,13 @@ LOOKS_MAX: Final = 256
 """Greatest number of checks between two trims."""
 
 
+def trim_heap() -> None:
+    """Return freed memory to the system, if the C library can (glibc: malloc_trim)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(STEP_BYTES)
+
+
 class FreedMemory:
     """Returns freed pages to the system after a peak, for example of answers to peers that did not read them.
 
@@ -89,9 +96,7 @@ class FreedMemory:
 
     def _trim(self) -> None:
         before = anonymous_bytes()
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(STEP_BYTES)
+        trim_heap()
         self._tried_bytes = anonymous_bytes()
         has_returned = before - self._tried_bytes >= GROWN_BYTES
         self._looks_wanted = 1 if has_returned else min(2 * self._looks_wanted, LOOKS_MAX)
