@@ -107,7 +107,7 @@ class Slave:
         """Take the topics and checkpoints of the golden store, as after a request to the master at its end."""
         config, parts = golden.store / "config", self.harness.broker.parts
         parts.topics.follow(bodies.read((config / "topics.json").read_bytes(), TopicConfigTable))
-        parts.apache_checkpoints.note(
+        parts.file_upkeep.apache_checkpoints.note(
             ApacheCheckpoint(
                 timer_check=(config / "timercheck").read_bytes()[: TIMER_CHECK.size],
                 timer_metrics=(config / "timermetrics").read_bytes(),
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_cannot_be_read_is_rejected(golden: Golden, slave: Sla
         good._replace(timer_metrics=b"["),
     ):
         with pytest.raises(BodyError):
-            slave.harness.broker.parts.apache_checkpoints.note(bad)
+            slave.harness.broker.parts.file_upkeep.apache_checkpoints.note(bad)
     slave.harness.settle()
     assert not has_check(slave)
 

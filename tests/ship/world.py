@@ -132,7 +132,7 @@ class World:
         self.harness.advance(5000)
         for _ in range(2):
             self._look()
-            self.harness.broker.parts.expiry.poll(at_once=True)
+            self.harness.broker.parts.file_upkeep.expiry.poll(at_once=True)
             self.harness.advance(1000)
 
     def crash(self) -> None:

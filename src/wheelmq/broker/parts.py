@@ -16,14 +16,12 @@ from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.context import Context
-from wheelmq.broker.count_audit import CountAudit
 from wheelmq.broker.durability import Durability
 from wheelmq.broker.fast_release import FastRelease
 from wheelmq.broker.fast_send import FastSend
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.hooks import Hooks
-from wheelmq.broker.index_pacing import IndexPacing
 from wheelmq.broker.member_changes import MemberChanges
 from wheelmq.broker.message_topics import MessageTopics
 from wheelmq.broker.metric_sources import MetricSources
@@ -32,7 +30,6 @@ from wheelmq.broker.opening import open_engine
 from wheelmq.broker.puts import Puts
 from wheelmq.broker.record_dispatch import RecordDispatch
 from wheelmq.broker.replication.acks import ReplicaAcks
-from wheelmq.broker.replication.apache_checkpoints import ApacheCheckpoints
 from wheelmq.broker.replication.apache_log import end_apache_log, has_apache_log
 from wheelmq.broker.replication.block_acks import BlockAcks
 from wheelmq.broker.replication.block_source import BlockSource
@@ -56,31 +53,22 @@ from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.statistics import BrokerStats
 from wheelmq.broker.steps import Steps
 from wheelmq.broker.table_saves import TableSaves
-from wheelmq.broker.timer_progress import TimerRates
-from wheelmq.broker.timer_stops import TimerStops
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.checks import TransactionChecks
 from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.broker.turns.coordinator import TurnCoordinator
 from wheelmq.broker.turns.opening import open_turns
+from wheelmq.broker.upkeep import FileUpkeep, TimerUpkeep
 from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.copies import BlockCopies
-from wheelmq.delay.levels.offsets import DelayOffsets
-from wheelmq.delay.prefetch import BlockPrefetcher, Prefetcher
 from wheelmq.delay.release import Releaser
-from wheelmq.delay.snapshots import Snapshots
-from wheelmq.delay.timer.log_preallocator import TimerLogPreallocator
-from wheelmq.delay.timer.metrics import TimerMetricsTable
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.kernels import jit
-from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.observe.ticks import Ticks
-from wheelmq.store.expiry import Expiry
-from wheelmq.store.preallocator import Preallocator
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 from wheelmq.system.unique_ids import UniqueIds
@@ -126,11 +114,6 @@ class Parts:
             self.store, self.topics, self.consumer_offsets, settings, self.role, recovered_ends, workers.background
         )
         self.replica_log = ReplicaLog(self.engine, self.transactions)
-        self.snapshots = self._open_snapshots()
-        self.delay_offsets = self._open_delay_offsets()
-        self.preallocator = self._open_preallocator()
-        self.expiry = self._open_expiry()
-        self.apache_checkpoints = ApacheCheckpoints(disk, self.paths, self.store.log, workers.background)
         self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings.flush, self.health)
         self.holds, self.calls = Holds(clock), Calls()
         self._open_replication()
@@ -138,7 +121,8 @@ class Parts:
         topic_arrays = TopicArrays(self.topics, self.store.queues, settings) if jit.available() else None
         fast_release = None if topic_arrays is None else FastRelease(self.store, self.generations, topic_arrays)
         self.releaser = Releaser(self.store, self.timer, self.generations, fast_release)
-        self.index_pacing = None if self.index is None else IndexPacing(self.index, self.releaser, self.store)
+        self.file_upkeep = FileUpkeep.open(self.engine, self.transactions, self.releaser, settings, workers)
+        self.timer_upkeep = TimerUpkeep.open(self.engine, self.releaser, settings, workers)
         self.boot_ms = clock.now_ms()
         self.ticks, self.steps = Ticks(clock), Steps(clock.monotonic)
         self.pipeline = self._open_turns()
@@ -152,7 +136,6 @@ class Parts:
         self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
         """None when kernels are off: the plain code then serves every frame."""
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.requests.response_timeout_ms)
-        self._open_timer_upkeep()
         self.transaction_checks = self._open_transaction_checks()
         self.records = RecordDispatch(self.engine, self.replicas, self.stats, self.holds, self.health, self.steps)
         self.replication = self._compose_replication()
@@ -229,7 +212,7 @@ class Parts:
             transactions=self.transactions,
             topics=self.topics,
             stats=self.stats,
-            timer_rates=self.timer_rates,
+            timer_rates=self.timer_upkeep.rates,
             admission=self.admission,
             overload=self.overload,
             ticks=self.ticks,
@@ -280,21 +263,6 @@ class Parts:
             self.topics,
             self.randomness,
         )
-
-    def _open_timer_upkeep(self) -> None:
-        settings, workers = self.settings, self.workers
-        self.timer_metrics, self.timer_rates = TimerMetricsTable(self.timer), TimerRates(self.timer, self.releaser)
-        self.count_audit = CountAudit(self.timer, self.generations, self.timer_metrics, settings, workers.reading)
-        self.prefetcher = Prefetcher(self.timer, workers.reading) if settings.timer.warm_enable else None
-        self.block_prefetcher = BlockPrefetcher(self.block_scheduler, workers.reading)
-        self.timer_log_preallocator = TimerLogPreallocator(
-            self.timer.log,
-            workers.background,
-            workers.populating,
-            self.clock,
-            creates_files=settings.store.log_files_ahead > 0,
-        )
-        self.timer_stops = TimerStops(self.timer, settings)
 
     def _open_tables(self) -> None:
         settings, disk, tables = self.settings, self.disk, self.workers.tables
@@ -359,34 +327,6 @@ class Parts:
             put_times=self.stats.put_times,
         )
 
-    def _open_snapshots(self) -> Snapshots:
-        return Snapshots(
-            self.store,
-            self.timer,
-            self.block_scheduler,
-            self.index,
-            self.workers.background,
-            hides_nothing=lambda: not self.transactions.has_unsaid_ends,
-        )
-
-    def _open_delay_offsets(self) -> DelayOffsets:
-        interval_ms = self.settings.levels.flush_interval_ms
-        return DelayOffsets(self.store, self.timer.pending.levels.offsets, self.workers.background, interval_ms)
-
-    def _open_preallocator(self) -> Preallocator:
-        count, is_warm = self.settings.store.log_files_ahead, self.settings.store.log_files_warm
-        return Preallocator(
-            self.store.log, self.workers.background, self.workers.populating, self.clock, count, is_warm=is_warm
-        )
-
-    def _open_expiry(self) -> Expiry:
-        def needed_from() -> LogPosition:
-            if not self.engine.knows_pending:
-                return min(self.apache_checkpoints.log_start, self.transactions.needed_from())
-            return min(self.generations.needed_from(), self.transactions.needed_from())
-
-        return Expiry(self.store, self.index, self.settings.expiry, needed_from, self.workers.background)
-
     def _open_turns(self) -> TurnCoordinator:
         return open_turns(
             self.store,
@@ -415,6 +355,6 @@ class Parts:
         if "auto_create_topic" in fields:
             self.topics.add_model()
         if fields & {"timer_stop_enqueue", "timer_stop_dequeue"}:
-            self.timer_stops.take_settings()
+            self.timer_upkeep.stops.take_settings()
         if fields & {"auto_create_topic", "broker_permission"}:
             self.topics.renew_version()

@@ -45,7 +45,8 @@ def _pending_tasks(parts: Parts, *tasks: TickTask) -> tuple[TickTask, ...]:
 def _periodic_tasks(parts: Parts) -> list[TickTask]:
     """Return the work that ticks do at intervals. An interval of 0 turns it off."""
     settings, clock, background = parts.settings, parts.clock, parts.workers.background
-    engine = parts.store, parts.timer, parts.block_scheduler, parts.expiry
+    upkeep = parts.timer_upkeep
+    engine = parts.store, parts.timer, parts.block_scheduler, parts.file_upkeep.expiry
     found: list[tuple[int, Callable[[], object]]] = [
         (settings.consumers.offsets_persist_ms, parts.table_saves.save_offsets),
         (FILTERS_PERSIST_MS, parts.table_saves.save_filters),
@@ -55,14 +56,14 @@ def _periodic_tasks(parts: Parts) -> list[TickTask]:
         (settings.expiry.interval_ms, parts.admission.check_disk),
         (SAMPLE_MS, parts.stats.sample),
         (RATES_SAMPLE_MS, parts.stats.sample_rates),
-        (TIMER_RATES_SAMPLE_MS, parts.timer_rates.sample),
+        (TIMER_RATES_SAMPLE_MS, upkeep.rates.sample),
         (settings.transactions.metrics_interval_ms, parts.transactions.save_counts),
     ]
     if parts.engine.knows_pending:
         audit_ms = LOOK_MS if settings.timer.check_metrics_enable else 0
         found += [
-            (audit_ms, parts.count_audit.check_clock),
-            (settings.timer.flush_interval_ms, lambda: run_in_background(parts.timer_metrics.save_job(), background)),
+            (audit_ms, upkeep.count_audit.check_clock),
+            (settings.timer.flush_interval_ms, lambda: run_in_background(upkeep.metrics.save_job(), background)),
             (settings.timer.progress_log_interval_ms, TimerProgressLog(parts.timer, parts.releaser).write),
         ]
     return [every(CHORES, interval_ms, function, clock) for interval_ms, function in found if interval_ms > 0]
@@ -71,7 +72,8 @@ def _periodic_tasks(parts: Parts) -> list[TickTask]:
 def _tick_tasks(parts: Parts) -> list[TickTask]:
     """Return the work of each tick in its order, and of a clean stop in its order."""
     run, pending, armed = parts.health.run_or_reject, parts.timer.pending, parts.timer.pending.armed
-    role, journal = parts.role, parts.store.journal
+    role, journal, stops = parts.role, parts.store.journal, parts.timer_upkeep.stops
+    snapshots = parts.file_upkeep.snapshots
 
     def releases() -> bool:
         return role.is_master and not journal.is_full
@@ -97,8 +99,8 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
             rest(
                 TickTask(
                     TIMER_CHORES,
-                    lambda at: parts.timer_stops.poll(at.monotonic_ms),
-                    lambda at: parts.timer_stops.next_ms(),
+                    lambda at: stops.poll(at.monotonic_ms),
+                    lambda at: stops.next_ms(),
                 )
             ),
         ),
@@ -109,7 +111,7 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
         ),
         TickTask(
             "transactions",
-            lambda at: run(lambda: parts.transactions.tick(at.monotonic_ms, parts.snapshots.is_due)),
+            lambda at: run(lambda: parts.transactions.tick(at.monotonic_ms, snapshots.is_due)),
             lambda at: parts.transactions.next_ms(),
             close=lambda: run(parts.transactions.say_all),
             closes_after_failure=True,
@@ -156,10 +158,10 @@ def _replica_tasks(parts: Parts) -> list[TickTask]:
 
 def _prefetch_tasks(parts: Parts) -> list[TickTask]:
     """Return the tasks that bring files and records of timers into memory ahead of their use."""
-    prefetcher = parts.prefetcher
+    upkeep, prefetcher = parts.timer_upkeep, parts.timer_upkeep.prefetcher
     return [
-        TickTask(TIMER_CHORES, lambda at: parts.timer_log_preallocator.poll()),
-        TickTask(TIMER_CHORES, lambda at: parts.block_prefetcher.poll()),
+        TickTask(TIMER_CHORES, lambda at: upkeep.log_preallocator.poll()),
+        TickTask(TIMER_CHORES, lambda at: upkeep.block_prefetcher.poll()),
         *([] if prefetcher is None else [TickTask(TIMER_CHORES, lambda at: prefetcher.poll(at.wall_ms))]),
     ]
 
@@ -218,18 +220,17 @@ def _block_replica_tasks(parts: Parts) -> list[TickTask]:
 
 def _file_tasks(parts: Parts) -> list[TickTask]:
     """Return the tasks that write files no request waits for, and that end the files at a stop."""
-    index, pacing, rest = parts.index, parts.index_pacing, _rest_of(parts)
-    snapshots, offsets = parts.snapshots, parts.delay_offsets
+    upkeep, metrics, audit = parts.file_upkeep, parts.timer_upkeep.metrics, parts.timer_upkeep.count_audit
+    index, pacing, rest = parts.index, upkeep.index_pacing, _rest_of(parts)
+    snapshots, offsets = upkeep.snapshots, upkeep.delay_offsets
     return [
-        *_pending_tasks(
-            parts, TickTask("timer check", lambda at: parts.count_audit.poll(), lambda at: parts.count_audit.next_ms())
-        ),
+        *_pending_tasks(parts, TickTask("timer check", lambda at: audit.poll(), lambda at: audit.next_ms())),
         TickTask("transactions", close=parts.transactions.close),
         TickTask(CHORES, close=parts.table_saves.close, closes_after_failure=True),
         *_pending_tasks(
             parts,
             TickTask("pipeline", close=parts.pipeline.close),
-            TickTask(TIMER_CHORES, close=parts.timer_metrics.close),
+            TickTask(TIMER_CHORES, close=metrics.close),
         ),
         *([] if index is None or pacing is None else [_index_task(index, pacing)]),
         TickTask("held queries", lambda at: parts.holds.wake(index)),
@@ -239,8 +240,8 @@ def _file_tasks(parts: Parts) -> list[TickTask]:
             TickTask("blocks", close=parts.block_scheduler.close),
             rest(TickTask("delay offsets", lambda at: offsets.poll(at.monotonic_ms), close=offsets.close)),
         ),
-        rest(TickTask("checkpoint of Apache", lambda at: parts.apache_checkpoints.poll())),
-        rest(TickTask("files ahead", lambda at: parts.preallocator.poll(parts.timer.pending.armed.bytes))),
+        rest(TickTask("checkpoint of Apache", lambda at: upkeep.apache_checkpoints.poll())),
+        rest(TickTask("files ahead", lambda at: upkeep.preallocator.poll(parts.timer.pending.armed.bytes))),
         TickTask("store", close=parts.store.close),
     ]
 

@@ -78,7 +78,7 @@ def expire(harness: BrokerHarness) -> None:
     start = harness.broker.parts.store.log.start
     harness.advance(10_000)
     for _ in range(6):
-        harness.broker.parts.expiry.poll(at_once=True)
+        harness.broker.parts.file_upkeep.expiry.poll(at_once=True)
         harness.advance(1000)
         if harness.broker.parts.store.log.start > start:
             return

@@ -131,7 +131,7 @@ def test_messages_of_blocks_stay_settled_when_the_settling_records_have_expired(
             harness.send("T", b"x" * 300)
         harness.advance(1500)
         for _ in range(2):
-            harness.broker.parts.expiry.poll(at_once=True)
+            harness.broker.parts.file_upkeep.expiry.poll(at_once=True)
             harness.advance(700)
         log_start = harness.broker.parts.store.log.start
         assert log_start > 0

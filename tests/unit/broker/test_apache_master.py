@@ -92,7 +92,7 @@ def test_a_slave_has_the_tables_of_its_apache_master(tmp_path: Path) -> None:
         finally:
             await requests.close()
         assert "T" in parts.topics and not parts.engine.knows_pending
-        assert parts.apache_checkpoints.log_start == 0
+        assert parts.file_upkeep.apache_checkpoints.log_start == 0
 
     play(tmp_path, scene)
 

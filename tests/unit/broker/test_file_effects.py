@@ -72,10 +72,10 @@ def full_log(folder: Path, **chosen: object) -> BrokerHarness:
 
 def delete_expired(harness: BrokerHarness) -> int:
     """Delete the files that may be deleted. Returns the new start of the log."""
-    harness.broker.parts.expiry.note()
+    harness.broker.parts.file_upkeep.expiry.note()
     harness.advance(600)
-    harness.broker.parts.expiry.note()
-    harness.broker.parts.expiry.poll()
+    harness.broker.parts.file_upkeep.expiry.note()
+    harness.broker.parts.file_upkeep.expiry.poll()
     harness.tick()
     return int(harness.broker.parts.store.log.start)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ def test_rejections_are_logged_at_an_interval(harness: BrokerHarness, caplog: py
 
 
 @pytest.mark.parametrize(
-    ("part", "step", "codes"), [("snapshots", "poll", [0, 0, 0]), ("store", "dispatch", [0, BUSY, BUSY])]
+    ("part", "step", "codes"), [("file_upkeep.snapshots", "poll", [0, 0, 0]), ("store", "dispatch", [0, BUSY, BUSY])]
 )
 def test_sends_are_rejected_after_a_failed_round_but_not_a_failed_tick(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, part: str, step: str, codes: list[int]
@@ -202,7 +203,7 @@ def test_sends_are_rejected_after_a_failed_round_but_not_a_failed_tick(
         raise ValueError("unforeseen")
 
     harness.send("T")
-    monkeypatch.setattr(getattr(harness.broker.parts, part), step, fail)
+    monkeypatch.setattr(attrgetter(part)(harness.broker.parts), step, fail)
     found = []
     for _ in codes:
         asked = harness.submit(harness.send_command("T"))

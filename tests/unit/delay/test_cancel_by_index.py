@@ -186,7 +186,7 @@ class TestDamagedIndexFiles:
             harness.advance(2000)
             for i in range(COUNT, 2 * COUNT):
                 send(harness, f"K{i}", 14_000)
-            known = harness.broker.parts.snapshots.index_mark
+            known = harness.broker.parts.file_upkeep.snapshots.index_mark
             assert known is not None and COUNT < known.next_unit < 2 * COUNT
             harness.cut_power(keep)
             harness.start()

@@ -286,7 +286,7 @@ class TestDelayOffsets:
             harness.submit(harness.send_command("U", bytes(4000)))
         harness.tick()
         harness.broker.parts.store.flush()
-        harness.broker.parts.expiry.drop_before(LogPosition(1 << 20))
+        harness.broker.parts.file_upkeep.expiry.drop_before(LogPosition(1 << 20))
         send(harness, 4, b"there")
         harness.advance(29_999)
         assert harness.bodies("T") == []

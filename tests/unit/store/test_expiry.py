@@ -50,10 +50,10 @@ def fill(harness: BrokerHarness, count: int, topic: str = "T") -> None:
 
 def poll_expiry(harness: BrokerHarness) -> None:
     """Poll as two checks in a row do: positions that are needed at the first check count at the second."""
-    harness.broker.parts.expiry.note()
+    harness.broker.parts.file_upkeep.expiry.note()
     harness.advance(600)
-    harness.broker.parts.expiry.note()
-    harness.broker.parts.expiry.poll()
+    harness.broker.parts.file_upkeep.expiry.note()
+    harness.broker.parts.file_upkeep.expiry.poll()
     harness.tick()
 
 
@@ -180,9 +180,9 @@ class TestFilesThatReferToTheLog:
     def test_a_failed_deletion_is_repeated_with_the_next_one(self, harness: BrokerHarness) -> None:
         fill(harness, 100)
         harness.disk.fail_call(1, OSError(errno.EIO, "no"), [Call.REMOVE])
-        harness.broker.parts.expiry.drop_before(LogPosition(2 * LOG_FILE_BYTES))
+        harness.broker.parts.file_upkeep.expiry.drop_before(LogPosition(2 * LOG_FILE_BYTES))
         assert len(log_files(harness)) == harness.broker.parts.store.log.files.end // LOG_FILE_BYTES
-        harness.broker.parts.expiry.drop_before(LogPosition(3 * LOG_FILE_BYTES))
+        harness.broker.parts.file_upkeep.expiry.drop_before(LogPosition(3 * LOG_FILE_BYTES))
         assert log_files(harness)[0] == f"{3 * LOG_FILE_BYTES:020d}"
         harness.restart(clean=False)
         assert harness.broker.parts.store.log.start == 3 * LOG_FILE_BYTES
@@ -281,10 +281,10 @@ class TestWaitingTimers:
         harness.advance(9000 - 600 - 1, model.work)
         assert harness.broker.parts.timer.indexed_to == 1 and not harness.bodies("T")
         harness.disk.used = 0.9
-        harness.broker.parts.expiry.note()
+        harness.broker.parts.file_upkeep.expiry.note()
         harness.advance(1)
         assert harness.bodies("T") == [b"precious"]
-        harness.broker.parts.expiry.poll()
+        harness.broker.parts.file_upkeep.expiry.poll()
         harness.cut_power(keep=0.0)
         harness.start()
         harness.advance(1000)

@@ -72,7 +72,7 @@ def bind_handlers(parts: Parts) -> dict[int, BoundHandler]:
     bound = {
         **COMMON.bind(context),
         **block_replicas.HANDLERS.bind(context, parts.replication),
-        **cleaning.HANDLERS.bind(engine.store, parts.expiry),
+        **cleaning.HANDLERS.bind(engine.store, parts.file_upkeep.expiry),
         **config.HANDLERS.bind(parts.configuration),
         **members.HANDLERS.bind(context, parts.member_changes),
         **metrics.HANDLERS.bind(sources),
@@ -85,7 +85,7 @@ def bind_handlers(parts: Parts) -> dict[int, BoundHandler]:
         **send.HANDLERS.bind(context, parts.unique_ids),
         **timers.CHECK_POINT.bind(engine.timer, parts.releaser),
         **timers.LISTINGS.bind(context, engine),
-        **timers.METRICS.bind(parts.timer_metrics),
+        **timers.METRICS.bind(parts.timer_upkeep.metrics),
         **transactions.HANDLERS.bind(context, parts.transactions),
         **users.HANDLERS.bind(parts.access),
         **acls.HANDLERS.bind(parts.access),

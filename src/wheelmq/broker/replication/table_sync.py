@@ -84,7 +84,7 @@ class TableSync:
         checkpoint = await checkpoint_of(self._requests)
         if parts.replica_log.received_to:
             check_start(checkpoint.log_start, parts.store.log)
-        parts.apache_checkpoints.note(checkpoint)
+        parts.file_upkeep.apache_checkpoints.note(checkpoint)
 
     async def _fetch_changed(self, code: RequestCode) -> bytes | None:
         """Return a table of Apache's master; None if it is the last one. Its versions change with each of its own."""

@@ -62,7 +62,7 @@ def check(harness: BrokerHarness, cancelled: int = 0) -> None:
     """Check that all messages except the first `cancelled` are pending and leave in time."""
     invariants.check(harness.broker)
     assert harness.broker.parts.timer.pending.counts.by_queue.sum() == COUNT - cancelled
-    pending = harness.broker.parts.timer_metrics.table().timing_count
+    pending = harness.broker.parts.timer_upkeep.metrics.table().timing_count
     for topic in ("T0", "T1"):
         expected = sum(1 for delay_ms in DELAYS_MS[cancelled:] if f"T{delay_ms % 2}" == topic)
         assert (pending[topic].count if topic in pending else 0) == expected
