@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import socket
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from threading import Lock, Thread
@@ -30,6 +31,10 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 
+class _Ipv6Server(_Server):
+    address_family = socket.AF_INET6
+
+
 class _Handler(WSGIRequestHandler):
     timeout = READ_S
 
@@ -52,7 +57,8 @@ class Exporter(Collector):
         registry.register(self)
         app: App = make_wsgi_app(registry)
         served = app if token is None else _behind(token, app, AttemptLimit(sources.clock.monotonic))
-        self._server = make_server(host, port, served, _Server, _Handler)
+        server = _Ipv6Server if ":" in host else _Server
+        self._server = make_server(host, port, served, server, _Handler)
         self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
 

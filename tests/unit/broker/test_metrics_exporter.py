@@ -209,7 +209,8 @@ def test_an_overdue_message_has_a_latency(harness: BrokerHarness) -> None:
     assert samples_by(harness)["rocketmq_timer_dequeue_latency", ""] == 2.0
 
 
-def test_the_exporter_serves_the_metrics_over_http(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_exporter_serves_the_metrics_over_http(tmp_path: Path, host: str) -> None:
     async def fetch() -> str:
         settings = BrokerSettings.of(
             store_path=tmp_path / "store",
@@ -220,12 +221,13 @@ def test_the_exporter_serves_the_metrics_over_http(tmp_path: Path) -> None:
             message_index_enable=False,
             metrics_exporter_type=MetricsExporter.PROM,
             metrics_prom_exporter_port=0,
+            metrics_prom_exporter_host=host,
         )
         app = BrokerApp(settings)
         await app.start()
         try:
             assert app.exporter is not None
-            url = f"http://127.0.0.1:{app.exporter.port}/metrics"
+            url = f"http://{f'[{host}]' if ':' in host else host}:{app.exporter.port}/metrics"
             return await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read().decode())
         finally:
             await app.stop()
