@@ -19,6 +19,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.testing.disk import Call, SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.workers import HeldWorker
 
 PASSWORD = "a password that no answer has"
 
@@ -263,6 +264,29 @@ class TestAcls:
         assert ask(secured, secured.send_command("T"), BOB).code == ResponseCode.NO_PERMISSION
         secured.restart()
         assert tables(secured).acls.get("bob") is None
+
+    @pytest.mark.parametrize("writes", [0, 1, 2])
+    def test_a_kill_leaves_no_list_without_its_user(
+        self, secured: BrokerHarness, tmp_path: Path, disk: SimulatedDisk, writes: int
+    ) -> None:
+        """The broker is killed after 0, 1 or 2 writes of tables. A later user of the same name gets no rights."""
+        create(secured)
+        request(secured, RequestCode.AUTH_CREATE_ACL, acl(entry("Topic:T", "Pub")), subject="User:bob")
+        secured.stop()
+        held = HeldWorker()
+        with BrokerHarness(tmp_path / "store", disk=disk, tables=held, authentication_enabled=True) as killed:
+            command = Command(code=RequestCode.AUTH_DELETE_USER, ext=headers.texts(username="bob"))
+            ROOT.sign(command)
+            deleted = killed.submit(command, killed.connect())
+            for _ in range(writes):
+                while not held.run():
+                    killed.advance(100)
+            killed.tick()
+            assert (deleted.answer is not None) == (writes == 2)
+            killed.restart(clean=False)
+            found = tables(killed)
+            assert (found.users.get("bob") is not None) == (writes < 2)
+            assert (found.acls.get("bob") is not None) == (writes < 1)
 
     def test_a_change_counts_at_once(self, secured: BrokerHarness) -> None:
         create(secured)

@@ -260,6 +260,7 @@ def test_a_session_ends(secured: BrokerHarness, tmp_path: Path) -> None:
         secured.advance(int(IDLE_S * 1000))
         assert (await browser.send("GET", "/figures.json"))[0] == 401, "after half an hour without a request"
         await browser.log_in(BOB)
+        tables.change_acl("bob", None)
         tables.change_user("bob", None)
         secured.advance(int(CHECK_S * 1000))
         assert (await browser.send("GET", "/figures.json"))[0] == 401, "after its user is gone"

@@ -62,7 +62,7 @@ def delete_user(request: Request, access: AccessControl) -> Answer:
         return reply()
     if known.is_super and not _is_super(request, access):
         raise PeerError(ResponseCode.NO_PERMISSION, "The super user can only be update by super user")
-    return _stored(tables, name, None)
+    return _deleted(tables, name)
 
 
 @HANDLERS.serves(RequestCode.AUTH_GET_USER)
@@ -130,6 +130,16 @@ def _made(make: Callable[[], User]) -> User:
 
 def _stored(tables: AccessTables, name: str, user: User | None) -> Answer:
     return when_saved(tables.users_file, lambda: tables.change_user(name, user), reply)
+
+
+def _deleted(tables: AccessTables, name: str) -> Answer:
+    """Delete the list of a user, and the user once that is on disk.
+
+    In the other order, a kill could leave a list to a later user with the same name.
+    """
+    if tables.acls.get(name) is None:
+        return _stored(tables, name, None)
+    return when_saved(tables.acls_file, lambda: tables.change_acl(name, None), lambda: _deleted(tables, name))
 
 
 def _info(user: User) -> UserInfo:

@@ -40,12 +40,11 @@ class AccessTables:
             self.users_file.save_now()
 
     def change_user(self, name: str, user: User | None) -> None:
-        """Store a user. None removes it, with its list."""
+        """Store a user. None removes it; the caller removes its list first."""
+        assert user is not None or self.acls.get(name) is None
         self.users_file.note_change()
         self._pending_users.note(self.users_file.changes, name, self.users.get(name))
         self.users.put(name, user)
-        if user is None and self.acls.get(name) is not None:
-            self.change_acl(name, None)
 
     def change_acl(self, name: str, found: AccessList | None) -> None:
         """Store the list of a user; None removes it."""
