@@ -135,14 +135,14 @@ class NameServer:
             if rejection is not None:
                 return rejection
             answer = self._answer(request, connection)
-            self.access.note(request, connection, answer)
-            return answer
         except (HeaderError, BodyError) as error:
-            return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+            answer = Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
         except Exception as error:
             what = command_text(request)
             self._log.exception(type(error).__name__, "request %s from %s failed", what, connection.peer)
-            return Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:1024])
+            answer = Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:1024])
+        self.access.note(request, connection, answer)
+        return answer
 
     def _answer(self, request: Command, connection: ServerConnection) -> Command:
         handler = self._handlers.get(request.code)

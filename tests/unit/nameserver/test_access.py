@@ -168,6 +168,18 @@ def test_administration_has_lines_in_the_audit_log(server: Server) -> None:
     assert all(one["request"] == "PUT_KV_CONFIG" and one["address"] == "10.0.0.1:1" for one in lines)
 
 
+def test_failed_administration_has_lines_too(server: Server, tmp_path: Path) -> None:
+    """The header of one request has no key. The file of another one cannot be written."""
+    server.ask(RequestCode.DELETE_KV_CONFIG, ROOT, namespace="n")
+    (tmp_path / "kv.json").mkdir()
+    server.ask(RequestCode.PUT_KV_CONFIG, ROOT, **FIELDS)
+    lines = [json.loads(line) for line in server.audit.read_text().splitlines()]
+    assert [(one["request"], one["user"], one["outcome"], one["code"]) for one in lines] == [
+        (name, "root", "failed", ResponseCode.SYSTEM_ERROR) for name in ("DELETE_KV_CONFIG", "PUT_KV_CONFIG")
+    ]
+    assert all(one["remark"] for one in lines)
+
+
 def test_wrong_settings_end_the_start(tmp_path: Path, store: Path) -> None:
     with pytest.raises(ValueError, match="needs auth_folder"):
         NameServerSettings(kv_config_path=tmp_path / "kv", authentication_enabled=True).check()
