@@ -60,12 +60,13 @@ class FollowedAccess:
         now = self._identities()
         if now == self._seen:
             return False
-        self._seen = now
         users_path, acls_path = self._paths
         users = load_strictly(self._disk, users_path, StoredUsers) or StoredUsers()
         acls = load_strictly(self._disk, acls_path, StoredAcls) or StoredAcls()
-        self.acls.replace_all(acls)
+        Acls(acls)  # raises BadAcl before the users change
         self.users.replace_all(users)
+        self.acls.replace_all(acls)
+        self._seen = now
         return True
 
     def _identities(self) -> tuple[str, ...]:

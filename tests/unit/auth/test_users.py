@@ -207,6 +207,36 @@ class TestFiles:
             following.refresh()
         assert following.users.all() == users.all()
 
+    def test_a_follower_reads_again_after_a_failed_read(
+        self, disk: SimulatedDisk, tmp_path: Path, key_file: KeyFile, users: Users
+    ) -> None:
+        """The key file comes after the users, which keep the identity that the failed read has seen."""
+        following = FollowedAccess(disk, tmp_path, key_file.path)
+        users.put("bob", users.make("bob", SECRET))
+        config_file.save(disk, tmp_path / USERS_NAME, users.content(), private=True)
+        acls = Acls(None)
+        acls.put("bob", AccessList(custom=[make_entry("Topic:T", ["Pub"], "Allow", [])]))
+        config_file.save(disk, tmp_path / ACLS_NAME, acls.content())
+        away = key_file.path.rename(tmp_path / "away")
+        with pytest.raises(KeyProblem):
+            following.refresh()
+        assert following.users.all() == [] and following.acls.all() == {}
+        away.rename(key_file.path)
+        assert following.refresh() and following.users.all() == users.all()
+        assert not following.refresh()
+
+    def test_a_follower_takes_no_users_with_a_damaged_list(
+        self, disk: SimulatedDisk, tmp_path: Path, key_file: KeyFile, users: Users
+    ) -> None:
+        following = FollowedAccess(disk, tmp_path, key_file.path)
+        users.put("bob", users.make("bob", SECRET))
+        config_file.save(disk, tmp_path / USERS_NAME, users.content(), private=True)
+        bad = StoredEntry("no resource", ["Pub"], "Allow")
+        config_file.save(disk, tmp_path / ACLS_NAME, StoredAcls(acls={"bob": StoredList(custom=[bad])}))
+        with pytest.raises(BadAcl):
+            following.refresh()
+        assert following.users.all() == [] and following.acls.all() == {}
+
 
 class TestCredentials:
     def test_a_file_of_credentials_is_private(self, disk: SimulatedDisk, tmp_path: Path) -> None:
