@@ -87,11 +87,12 @@ class Dashboard:
                 with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
                     self._silent[task] = None
                     async with asyncio.timeout(HEAD_S):
-                        request, answer = await self._read(reader, writer)
+                        head = await head_of(reader)
+                        request, answer = await self._read(head, reader, writer)
                     self._silent.pop(task, None)
                     if request is not None:
                         answer = await self.answer(request)
-                    is_head = request is not None and request.method == "HEAD"
+                    is_head = head.startswith(b"HEAD ")
                     async with asyncio.timeout(HEAD_S):
                         writer.write(self._written(answer, is_head=is_head))
                         await writer.drain()
@@ -103,13 +104,13 @@ class Dashboard:
             writer.transport.abort()  # no effect if it is closed already
 
     async def _read(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[HttpRequest | None, HttpAnswer]:
-        """Return the request, or None and the answer that rejects it. Raises IncompleteReadError."""
+        """Return the request with `head`, or None and the answer that rejects it. Raises IncompleteReadError."""
         try:
             is_encrypted = writer.get_extra_info("ssl_object") is not None
             address = writer.get_extra_info("peername")[0]
-            request = parse_head(await head_of(reader), address, is_encrypted=is_encrypted)
+            request = parse_head(head, address, is_encrypted=is_encrypted)
             if _host(request.header("host")) not in HOSTS:
                 raise BadRequest("421 Misdirected Request", "Use the host name 127.0.0.1 or localhost.")
             if self._entry is not None and request.method == "POST" and request.path in PATHS:

@@ -116,6 +116,19 @@ def test_a_head_request_returns_no_body(harness: BrokerHarness) -> None:
     assert (status, body) == ("200 OK", b"") and int(headers["Content-Length"]) > 1000
 
 
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        ("HEAD / HTTP/1.1|Host: evil.example||", "421 Misdirected Request"),
+        (f"HEAD / HTTP/2|{HOST}|", "400 Bad Request"),
+        (f"HEAD /x HTTP/1.1|{HOST}|", "404 Not Found"),
+    ],
+)
+def test_a_rejected_head_request_returns_no_body(harness: BrokerHarness, request_text: str, status: str) -> None:
+    found, headers, body = get_answer(harness, request_text)
+    assert (found, body) == (status, b"") and int(headers["Content-Length"]) > 10
+
+
 def test_silent_connections_are_closed_and_limited(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_S", 0.2)
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
