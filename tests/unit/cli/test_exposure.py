@@ -19,8 +19,11 @@ from wheelmq.system.clock import SystemClock
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
-)
+    [
+        ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True), ("localhost", True),
+        ("0.0.0.0", False), ("::", False), ("::ffff:10.0.0.1", False), ("a.host", False),
+    ],
+)  # fmt: skip
 def test_loopback_addresses_are_recognized(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
     assert Listener("broker", host, 1).is_exposed is not expected
