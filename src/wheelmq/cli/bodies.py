@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 import click
-
-if TYPE_CHECKING:
-    from wheelmq.client.message import ReceivedMessage
 
 STDIN: Final = "-"
 _OPTION_OF: Final = {
@@ -91,8 +88,3 @@ def body_text(body: bytes, chars_max: int) -> str:
     text = body[: chars_max * 4].decode("utf-8", "replace")
     shown = "".join(sign if sign.isprintable() else "\ufffd" for sign in text[:chars_max])
     return shown + ("…" if len(text) > chars_max else "")
-
-
-def has_key(message: ReceivedMessage, key: str) -> bool:
-    """Return whether `key` is the unique key of a message or one of its business keys."""
-    return key == message.unique_key or key in message.keys

@@ -12,7 +12,7 @@ import click
 from wheelmq.cli.brokers import find_brokers
 from wheelmq.cli.clients import open_producer
 from wheelmq.cli.errors import namesrv_option, plain_errors
-from wheelmq.cli.times import parse_time
+from wheelmq.cli.times import Time
 from wheelmq.cli.tls_options import tls_options
 
 if TYPE_CHECKING:
@@ -28,13 +28,17 @@ NAMED_MAX: Final = 5
 @click.option("--key", required=True, help="A unique key or a business key, as `wheelmq timers` prints them.")
 @click.option("--all", "every", is_flag=True, help="Cancel all pending messages with the business key.")
 @click.option(
-    "--at", "at", help="Its due time, to the second. Apache's brokers need it to find the message; WheelMQ's do not."
+    "--at",
+    "due_ms",
+    type=Time(),
+    default=0,
+    help="Its due time, to the second. Apache's brokers need it to find the message; WheelMQ's do not.",
 )
 @namesrv_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each message.")
 @tls_options
 def command(
-    topic: str, key: str, every: bool, at: str | None, namesrv: str, as_json: bool, tls: TlsOptions | None
+    topic: str, key: str, every: bool, due_ms: int, namesrv: str, as_json: bool, tls: TlsOptions | None
 ) -> None:
     """Cancel a pending message for TOPIC. The command asks every broker of the topic.
 
@@ -45,19 +49,15 @@ def command(
     this key.
     """
     from wheelmq.client.results import CancelResult
-    from wheelmq.system.clock import SystemClock
 
-    try:
-        due_ms = 0 if at is None else parse_time(at, SystemClock().now_ms())
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--at") from None
     with plain_errors(namesrv):
         results = asyncio.run(_cancel(topic, [key], due_ms, namesrv, tls))
         if results[key] is CancelResult.NOT_FOUND:  # it is no unique key, or its message is gone
             unique_keys = _unique_keys(topic, key, namesrv, tls)
             if len(unique_keys) > 1 and not every:
                 raise click.ClickException(_several_text(topic, key, unique_keys))
-            results = asyncio.run(_cancel(topic, unique_keys, due_ms, namesrv, tls)) or results
+            if unique_keys:
+                results = asyncio.run(_cancel(topic, unique_keys, due_ms, namesrv, tls))
     for unique_key, result in results.items():
         if as_json:
             click.echo(json.dumps({"topic": topic, "unique_key": unique_key, "result": result}))

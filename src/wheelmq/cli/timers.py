@@ -16,7 +16,7 @@ from wheelmq.cli import timers_view as view
 from wheelmq.cli.brokers import check_topic_is_known, find_brokers
 from wheelmq.cli.credentials import own_sign
 from wheelmq.cli.errors import namesrv_option, plain_errors
-from wheelmq.cli.times import parse_time
+from wheelmq.cli.times import Time
 from wheelmq.cli.tls_options import tls_options
 from wheelmq.formats.units import NEVER_MS
 
@@ -36,20 +36,6 @@ MINUTE_MS: Final = 60_000
 
 class CannotList(click.ClickException):
     """The broker is not WheelMQ's. The text names the remedy."""
-
-
-class Time(click.ParamType[int]):
-    """An option with a time: a clock time, a day, ISO 8601, or + and a duration from now."""
-
-    name = "time"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from wheelmq.system.clock import SystemClock
-
-        try:
-            return parse_time(value, SystemClock().now_ms())
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 class ListQuery(NamedTuple):

@@ -180,3 +180,19 @@ class Duration(click.ParamType[int]):
             return parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Time(click.ParamType[int]):
+    """An option with a time: a clock time, a day, ISO 8601, or + and a duration from now."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from wheelmq.system.clock import SystemClock
+
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_time(value, SystemClock().now_ms())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)

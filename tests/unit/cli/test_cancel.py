@@ -10,7 +10,7 @@ import pytest
 from tests.docs.command_line import LINES
 from tests.unit.cli.running import Command, Running
 from tests.unit.client.conftest import ARRIVAL_DEADLINE_S, Servers
-from wheelmq.cli import timers
+from wheelmq.cli import cancel, clients, timers
 
 
 async def indexed(wheelmq: Command, key: str, count: int) -> None:
@@ -54,6 +54,32 @@ def test_several_messages_with_a_key_need_a_decision(running: Running) -> None:
         out = await wheelmq("cancel", "T", "--key", "A", "--all")
         assert out.count("Cancelled") == 7
         assert json.loads(await wheelmq("timers", "--json")) == []
+
+    running(work)
+
+
+def test_an_unknown_key_is_sent_once(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second attempt cancels by unique keys, and finds none."""
+    opened = []
+
+    def open_producer(*args: object) -> object:
+        opened.append(args)
+        return clients.open_producer(*args)  # type: ignore[arg-type]
+
+    async def work(servers: Servers, wheelmq: Command) -> None:
+        await wheelmq("send", "T", "x")
+        assert "has the key A" in await wheelmq("cancel", "T", "--key", "A", code=1)
+
+    monkeypatch.setattr(cancel, "open_producer", open_producer)
+    running(work)
+    assert len(opened) == 1
+
+
+def test_a_due_time_is_written_as_in_other_commands(running: Running) -> None:
+    async def work(servers: Servers, wheelmq: Command) -> None:
+        sent = json.loads(await wheelmq("send", "T", "x", "--delay", "1h", "--json"))
+        assert "write a time from now" in await wheelmq("cancel", "T", "--key", "A", "--at", "soon", code=2)
+        assert "Cancelled" in await wheelmq("cancel", "T", "--key", sent["unique_key"], "--at", "+1h")
 
     running(work)
 
