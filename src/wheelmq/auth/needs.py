@@ -57,9 +57,11 @@ def _or(actions: Iterable[Action]) -> str:
 def cluster(*actions: Action, of: str = "") -> Need:
     """Return the need of a request about the whole server. `of` is the field with the name of the cluster."""
 
+    found = frozenset(actions)
+
     def rights(command: Command, here: Surroundings) -> Iterator[Right]:
         name = command.ext.get(of, here.cluster) if of else here.cluster
-        yield Right(Resource(ResourceKind.CLUSTER, name), frozenset(actions))
+        yield Right(Resource(ResourceKind.CLUSTER, name), found)
 
     place = f" ({of})" if of else ""
     return Need(f"Cluster{place}: {_or(actions)}", rights)
@@ -86,6 +88,8 @@ def replica_ticket() -> Need:
 
 
 _SUB: Final = frozenset({Action.SUB})
+PUB_ACTIONS: Final = frozenset({Action.PUB})
+"""The actions of a send."""
 REPLICATION: Final = "wheelmq_replication"
 """The name of the resource of replicas. A list grants it as `Cluster:wheelmq_replication`."""
 REPLICATION_RIGHT: Final = Right(Resource(ResourceKind.CLUSTER, REPLICATION), frozenset({Action.GET}))
@@ -110,10 +114,12 @@ def topic(
     `but` are topics without messages of clients, which need no right. An `optional` field may be missing.
     """
 
+    of_topic, of_group = frozenset(actions), frozenset(retry or actions)
+
     def rights(command: Command, here: Surroundings) -> Iterator[Right]:
         name = command.ext.get(field, "")
         if (name or not optional) and name not in but:
-            yield topic_right(name, frozenset(actions), frozenset(retry) if retry else None)
+            yield topic_right(name, of_topic, of_group)
 
     text = f"Topic ({field}): {_or(actions)}"
     return Need(f"{text}; of a retry topic, Group: {_or(retry)}" if retry else text, rights)
@@ -130,7 +136,7 @@ def cancelled_topic(field: str) -> Need:
         if props.TIMER_DEL_UNIQKEY in text:
             name, sign, _ = props.parse(text).get(props.TIMER_DEL_UNIQKEY, "").partition("+")
             if sign:  # without it, the message is in the topic of the cancel
-                yield topic_right(name, frozenset({Action.PUB}), _SUB)
+                yield topic_right(name, PUB_ACTIONS, _SUB)
 
     return Need(f"Topic of a message that it cancels ({field}): {Action.PUB}", rights)
 
@@ -138,10 +144,12 @@ def cancelled_topic(field: str) -> Need:
 def group(field: str, *actions: Action, optional: bool = False) -> Need:
     """Return the need for the group in the header field `field`."""
 
+    found = frozenset(actions)
+
     def rights(command: Command, here: Surroundings) -> Iterator[Right]:
         name = command.ext.get(field, "")
         if name or not optional:
-            yield Right(Resource(ResourceKind.GROUP, name), frozenset(actions))
+            yield Right(Resource(ResourceKind.GROUP, name), found)
 
     return Need(f"Group ({field}): {_or(actions)}", rights)
 
@@ -149,12 +157,11 @@ def group(field: str, *actions: Action, optional: bool = False) -> Need:
 def topic_or_cluster(field: str, *actions: Action) -> Need:
     """Return the need for the topic in `field`, or for the cluster if the request is about all topics."""
 
+    found = frozenset(actions)
+
     def rights(command: Command, here: Surroundings) -> Iterator[Right]:
         name = command.ext.get(field, "")
-        resource = (
-            topic_right(name, frozenset(actions)).resource if name else Resource(ResourceKind.CLUSTER, here.cluster)
-        )
-        yield Right(resource, frozenset(actions))
+        yield topic_right(name, found) if name else Right(Resource(ResourceKind.CLUSTER, here.cluster), found)
 
     return Need(f"Topic ({field}), or Cluster without it: {_or(actions)}", rights)
 
@@ -166,13 +173,16 @@ def message_topic(field: str, *actions: Action, fallback: str = "", by_id: bool 
     the topic of a message that does not exist.
     """
 
+    of_topic = frozenset(actions)
+    of_group = _SUB if Action.SUB in actions else of_topic
+
     def rights(command: Command, here: Surroundings) -> Iterator[Right]:
         place = _place(command.ext.get(field, ""), by_id=by_id)
         found = None if place is None else here.topic_at(place)
         if found is None and fallback:
             found = command.ext.get(fallback)
         if found is not None:
-            yield topic_right(found, frozenset(actions), frozenset({Action.SUB}) if Action.SUB in actions else None)
+            yield topic_right(found, of_topic, of_group)
 
     return Need(f"Topic of the message ({field}): {_or(actions)}", rights)
 
@@ -250,7 +260,7 @@ def _acks(raw: bytes) -> Iterator[Right]:
 
 def _created_topics(raw: bytes) -> Iterator[Right]:
     for config in bodies.read(raw, bodies.TopicConfigList).topic_config_list:
-        yield topic_right(config.topic_name, frozenset({Action.CREATE}))
+        yield topic_right(config.topic_name, _CREATE)
 
 
 def _created_group(raw: bytes) -> Iterator[Right]:
@@ -262,6 +272,7 @@ def _created_groups(raw: bytes) -> Iterator[Right]:
         yield Right(Resource(ResourceKind.GROUP, config.group_name), _CREATE_OR_UPDATE)
 
 
+_CREATE: Final = frozenset({Action.CREATE})
 _CREATE_OR_UPDATE: Final = frozenset({Action.CREATE, Action.UPDATE})
 
 HEARTBEAT: Final = in_body("Group and topics of each subscription: Sub", _heartbeat)

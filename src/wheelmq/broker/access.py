@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 from wheelmq.auth.audit import DONE, FAILED, REJECTED, REMARK_CHARS_MAX, Audit, AuditSink
 from wheelmq.auth.gate import Gate, NoRight, Pass, Unauthenticated
-from wheelmq.auth.needs import PIPELINE_RIGHT, topic_right
-from wheelmq.auth.policies import Action
+from wheelmq.auth.needs import PIPELINE_RIGHT, PUB_ACTIONS, topic_right
 from wheelmq.auth.rules import LONG_POLLS, RULES
 from wheelmq.broker.answers import Answer, Deferred, Given, Known, PeerError, when_known
 from wheelmq.broker.connection import Connection, peer_text
@@ -73,7 +72,7 @@ class AccessControl:
 
     def may_check_transaction(self, connection: Connection, topic: str) -> bool:
         """Return whether a producer may see the half messages of `topic`: it needs the right to send there."""
-        right = topic_right(topic, frozenset({Action.PUB}))
+        right = topic_right(topic, PUB_ACTIONS)
         return self.gate.may(connection.user, right, connection.peer)
 
     def pipeline_check(self, connection: Connection) -> Callable[[], None]:

@@ -164,6 +164,13 @@ class TestEachCode:
             secured.broker.parts.access.tables.change_acl("bob", AccessList(custom=entries))
             assert ask(secured, command, BOB).code == ResponseCode.NO_PERMISSION, code
 
+    def test_a_request_builds_no_sets_of_actions(self, secured: BrokerHarness) -> None:
+        """The rights of each send are found again, so the sets are those of its rule."""
+        for code in CODES_WITH_NEEDS:
+            command = sample(secured, code)
+            for first, second in zip(asks_of(secured, command), asks_of(secured, command), strict=True):
+                assert first == second and first.actions is second.actions, code
+
     def test_each_right_is_needed(self, secured: BrokerHarness) -> None:
         for code in CODES_WITH_NEEDS:
             asks = list(dict.fromkeys(asks_of(secured, sample(secured, code))))
