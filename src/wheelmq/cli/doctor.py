@@ -19,6 +19,7 @@ from wheelmq.cli import ports, stores
 from wheelmq.cli.check import Check, CheckStatus
 from wheelmq.cli.config_options import config_option, set_option
 from wheelmq.cli.part import CannotStart, home_option
+from wheelmq.cli.replication_check import replication
 
 if TYPE_CHECKING:
     from wheelmq.broker.settings import BrokerSettings
@@ -82,7 +83,7 @@ LATE: Final = "the broker's log says why, see the lines with `timer:` and `pipel
 def command(
     home: Path, namesrv_port: int, broker_port: int, file: Path | None, pairs: tuple[str, ...], as_json: bool
 ) -> None:
-    """Check Java, Spark, ports, disk, memory, clock, limits and certificates.
+    """Check Java, Spark, ports, disk, memory, clock, limits, certificates, and a running broker with its replication.
 
     The settings name the files of certificates. Exit code 1 means that a check failed and needs a repair.
     """
@@ -132,6 +133,7 @@ def run_checks(
         ("open files", open_files),
         ("maps", maps),
         *(("timers", lambda port=port: timers(port, settings().tls)) for port in broker_ports),
+        *(("replication", lambda port=port: replication(port, settings())) for port in broker_ports),
     ]
     for name, check in checks:
         try:
