@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from wheelmq.auth.policies import AccessList, AclEntry, Action, Decision, PolicyKind, Resource, check_network
 from wheelmq.config.errors import ConfigError
@@ -100,6 +100,30 @@ class Acls:
                 for name, one in self.all().items()
             }
         )
+
+
+def acl_body(name: str, found: AccessList, resource_filter: str = "") -> dict[str, Any]:
+    """Return a list as requests and answers have it (RocketMQ: AclInfo).
+
+    It has only the entries whose resources contain a text, and no policy without an entry.
+    """
+    policies = []
+    for kind in PolicyKind:
+        entries = [_entry_body(one) for one in found.entries(kind) if resource_filter in one.resource.text]
+        if entries:
+            policies.append({"policyType": kind, "entries": entries})
+    return {"subject": f"User:{name}", "policies": policies}
+
+
+def _entry_body(entry: AclEntry) -> dict[str, Any]:
+    """Return an entry. An entry for all addresses has no `sourceIps`, as in Apache's answers."""
+    addresses = {"sourceIps": list(entry.source_ips)} if entry.source_ips else {}
+    return {
+        "resource": entry.resource.text,
+        "actions": sorted(entry.actions),
+        **addresses,
+        "decision": entry.decision,
+    }
 
 
 def make_entry(resource: str, actions: list[str], decision: str, source_ips: list[str]) -> AclEntry:

@@ -12,7 +12,7 @@ from wheelmq.cli.errors import plain_errors
 from wheelmq.cli.tables import json_option, print_structs
 
 if TYPE_CHECKING:
-    from wheelmq.auth.policies import AccessList
+    pass
 
 
 @click.group(name="acl", short_help="Grant, list and revoke the rights of users.")
@@ -42,8 +42,8 @@ def grant(
     RESOURCE is Topic:NAME, Group:NAME or Cluster:NAME. A name may end in *. ACTIONS are Pub, Sub, Create, Update,
     Delete, Get, List or All. A second grant for the same resource replaces the first one.
     """
-    from wheelmq.auth.acls import make_entry
-    from wheelmq.auth.policies import PolicyKind
+    from wheelmq.auth.acls import acl_body, make_entry
+    from wheelmq.auth.policies import AccessList, PolicyKind
     from wheelmq.formats.wire.codes import RequestCode
 
     kind = PolicyKind.DEFAULT if is_default else PolicyKind.CUSTOM
@@ -58,13 +58,9 @@ def grant(
                 raise click.ClickException(f"there is no user {name}: `wheelmq users add {name}` adds it")
             access.put_acl(name, access.acls.merged(name, {kind: [entry]}))
     else:
-        written = {
-            "resource": entry.resource.text,
-            "actions": sorted(entry.actions),
-            "sourceIps": list(entry.source_ips),
-            "decision": entry.decision,
-        }
-        body = {"subject": f"User:{name}", "policies": [{"policyType": kind, "entries": [written]}]}
+        granted = AccessList()
+        granted.merge(kind, [entry])
+        body = acl_body(name, granted)
         with plain_errors(place.namesrv):
             AccessRequests(place).ask_all(RequestCode.AUTH_UPDATE_ACL, body, subject=f"User:{name}")
     click.echo(f"{name}: {entry_text(entry.resource.text, sorted(entry.actions), decision, list(addresses))}")
@@ -125,35 +121,14 @@ def _lists(name: str | None, place: AccessPlace) -> Iterator[dict[str, Any]]:
     """Yield the lists in the form of the answer to AUTH_LIST_ACL."""
     import msgspec
 
+    from wheelmq.auth.acls import acl_body
     from wheelmq.formats.wire.codes import RequestCode
 
     if place.store is not None:
         with offline(place) as access:
-            yield from [_as_answer(one, found) for one, found in access.acls.all().items() if name in (None, one)]
+            yield from [acl_body(one, found) for one, found in access.acls.all().items() if name in (None, one)]
         return
     with plain_errors(place.namesrv):
         body = AccessRequests(place).ask_first(RequestCode.AUTH_LIST_ACL).body
     found: list[dict[str, Any]] = msgspec.json.decode(body) if body else []
     yield from (one for one in found if name is None or one["subject"] == f"User:{name}")
-
-
-def _as_answer(name: str, found: AccessList) -> dict[str, Any]:
-    from wheelmq.auth.policies import PolicyKind
-
-    policies = [
-        {
-            "policyType": kind,
-            "entries": [
-                {
-                    "resource": entry.resource.text,
-                    "actions": sorted(entry.actions),
-                    "decision": entry.decision,
-                    "sourceIps": list(entry.source_ips),
-                }
-                for entry in found.entries(kind)
-            ],
-        }
-        for kind in PolicyKind
-        if found.entries(kind)
-    ]
-    return {"subject": f"User:{name}", "policies": policies}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from wheelmq.auth.acls import BadAcl, make_entry
-from wheelmq.auth.policies import AccessList, AclEntry, PolicyKind, Resource
+from wheelmq.auth.acls import BadAcl, acl_body, make_entry
+from wheelmq.auth.policies import AclEntry, PolicyKind, Resource
 from wheelmq.broker.access import AccessControl
 from wheelmq.broker.answers import Answer, PeerError, reply
 from wheelmq.broker.handler_table import HandlerTable
@@ -55,7 +55,7 @@ def get_acl(request: Request, access: AccessControl) -> Answer:
     if access.tables.users.get(name) is None:
         raise PeerError(ResponseCode.NO_PERMISSION, "The subject is not exist.")
     found = access.tables.acls.get(name)
-    return reply(body=b"" if found is None else msgspec.json.encode(_shown(name, found, "")))
+    return reply(body=b"" if found is None else msgspec.json.encode(acl_body(name, found)))
 
 
 @HANDLERS.serves(RequestCode.AUTH_LIST_ACL)
@@ -63,7 +63,7 @@ def list_acls(request: Request, access: AccessControl) -> Answer:
     """Return the access lists whose subject and resources contain the filters."""
     header = request.header(AclFilterHeader)
     shown = [
-        _shown(name, found, header.resource_filter)
+        acl_body(name, found, header.resource_filter)
         for name, found in access.tables.acls.all().items()
         if header.subject_filter in f"{_USER}{name}"
     ]
@@ -117,24 +117,3 @@ def _entry(info: PolicyEntryInfo) -> AclEntry:
         return make_entry(info.resource, info.actions or [], info.decision or "", info.source_ips or [])
     except ValueError as problem:
         raise PeerError(ResponseCode.NO_PERMISSION, str(problem)) from None
-
-
-def _shown(name: str, found: AccessList, resource_filter: str) -> dict[str, Any]:
-    """Return a list as its body has it, with the entries whose resources contain a text."""
-    policies = []
-    for kind in PolicyKind:
-        entries = [one for one in found.entries(kind) if resource_filter in one.resource.text]
-        if entries:
-            policies.append({"policyType": kind, "entries": list(map(_entry_shown, entries))})
-    return {"subject": f"{_USER}{name}", "policies": policies}
-
-
-def _entry_shown(entry: AclEntry) -> dict[str, Any]:
-    """Return an entry. An entry for all addresses has no `sourceIps`, as in Apache's answers."""
-    addresses = {"sourceIps": list(entry.source_ips)} if entry.source_ips else {}
-    return {
-        "resource": entry.resource.text,
-        "actions": sorted(entry.actions),
-        **addresses,
-        "decision": entry.decision,
-    }
