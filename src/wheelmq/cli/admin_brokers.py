@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from wheelmq.cli.admin_options import AskAdmin, broker_option, chosen_brokers, cluster_option, with_admin
-from wheelmq.cli.tables import json_option, print_structs, print_table
+from wheelmq.cli.tables import counted, json_option, print_structs, print_table
 
 if TYPE_CHECKING:
     from wheelmq.client.admin import Admin
@@ -44,8 +44,7 @@ def cluster_list(as_json: bool, ask: AskAdmin[list[BrokerRow]]) -> None:
         print_structs(rows)
         return
     cells = [(row.cluster, row.broker, str(row.broker_id), row.address, row.version or "") for row in rows]
-    title = f"{len(rows)} brokers" if len(rows) != 1 else "1 broker"
-    print_table(title, ("cluster", "broker", "id", "address", "version"), cells)
+    print_table(counted(len(rows), "broker"), ("cluster", "broker", "id", "address", "version"), cells)
 
 
 async def _brokers(admin: Admin) -> list[BrokerRow]:

@@ -13,7 +13,7 @@ from wheelmq.cli.admin_options import AskAdmin, group_option, topic_option, with
 from wheelmq.cli.clients import each
 from wheelmq.cli.groups import group_names
 from wheelmq.cli.lag import LagRow, lag_rows, print_lags
-from wheelmq.cli.tables import json_option, print_structs, print_table
+from wheelmq.cli.tables import counted, json_option, print_structs, print_table
 from wheelmq.cli.times import parse_past_time, time_text
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def consumer_connection(group: str, as_json: bool, ask: AskAdmin[list[MemberRow]
         print_structs(rows)
     elif rows:
         cells = [(row.client_id, row.address, row.language, str(row.version)) for row in rows]
-        title = f"{len(rows)} members of {group}" if len(rows) != 1 else f"1 member of {group}"
+        title = f"{counted(len(rows), 'member')} of {group}"
         print_table(title, ("client id", "address", "language", "version"), cells)
     else:
         click.echo(f"No member of the group {group} is connected.")

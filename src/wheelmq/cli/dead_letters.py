@@ -15,7 +15,7 @@ import msgspec
 from wheelmq.cli.bodies import body_fields, body_text
 from wheelmq.cli.clients import open_admin, open_dead_letters
 from wheelmq.cli.errors import namesrv_option, plain_errors
-from wheelmq.cli.tables import json_option, print_structs, print_table, when_text
+from wheelmq.cli.tables import counted, json_option, print_structs, print_table, when_text
 from wheelmq.cli.tls_options import tls_options
 from wheelmq.formats import names
 
@@ -108,7 +108,7 @@ def list_(group: str | None, limit: int, namesrv: str, as_json: bool, tls: TlsOp
         for row in newest
     ]
     columns = ("since (local time)", "group", "topic", "keys", "message id", "state")
-    title = f"{count} dead letters" if count != 1 else "1 dead letter"
+    title = counted(count, "dead letter")
     more = f", the newest {len(newest)}" if count > len(newest) else ""
     print_table(title + more, columns, cells, may_go=("keys", "topic", "since (local time)"))
 

@@ -11,7 +11,7 @@ import msgspec
 from wheelmq.cli.clients import each, open_admin
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.names import NameKind, every_option, group_kind
-from wheelmq.cli.tables import json_option, print_structs, print_table
+from wheelmq.cli.tables import counted, json_option, print_structs, print_table
 from wheelmq.cli.tls_options import tls_options
 from wheelmq.cli.topics import count_messages, stored_queues
 from wheelmq.formats import names
@@ -56,7 +56,7 @@ def command(namesrv: str, every: bool, as_json: bool, tls: TlsOptions | None) ->
             (row.group, str(row.members), str(row.lag), str(row.dead_letters), ", ".join(row.topics)) for row in rows
         ]
         columns = ("group", "members", "lag", "dead letters", "topics")
-        print_table(f"{len(rows)} groups" if len(rows) != 1 else "1 group", columns, cells, may_go=("topics",))
+        print_table(counted(len(rows), "group"), columns, cells, may_go=("topics",))
     else:
         click.echo("There is no consumer group. The first consumer of a group creates it.")
 

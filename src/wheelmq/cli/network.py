@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import click
 
+from wheelmq.cli.advertise import routes_to
+from wheelmq.cli.exposure import EVERY
 from wheelmq.cli.ports import HOST
 from wheelmq.config.bounds import FAST_PORT_BELOW
 from wheelmq.formats.hosts import is_loopback
 
 DEFAULT_ROUTE: Final = "auto"
 """The value of --network without an address."""
-_FAR: Final = ("192.0.2.1", 9)
+_FAR: Final = "192.0.2.1:9"
 """An address that belongs to no machine, so the route to it is the default route."""
-EVERY_HOST: Final = "0.0.0.0"
 
 
 class ExposedPort(NamedTuple):
@@ -48,12 +48,7 @@ def network_address(given: str) -> str:
                 f"clients on other machines cannot connect to {given}: {_REMEDY}", param_hint="--network"
             )
         return str(found)
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(_FAR)  # no packet is sent
-            address: str = probe.getsockname()[0]
-    except OSError:
-        address = HOST
+    address = next(iter(routes_to((_FAR,))), HOST)
     if is_loopback(address):
         raise click.BadParameter(f"this machine has no route to other machines: {_REMEDY}", param_hint="--network")
     return address
@@ -64,7 +59,7 @@ _REMEDY: Final = "name an address of this machine, as in --network=10.0.0.7"
 
 def network_pairs(address: str) -> tuple[str, ...]:
     """Return settings of the broker as NAME=VALUE: it listens on all addresses, and clients use `address`."""
-    return f"listen_host={EVERY_HOST}", f"broker_ip={address}"
+    return f"listen_host={EVERY[0]}", f"broker_ip={address}"
 
 
 def open_ports(parts: Iterable[tuple[str, int | None]], broker_port: int) -> list[ExposedPort]:

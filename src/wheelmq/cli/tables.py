@@ -45,6 +45,11 @@ def print_structs(rows: Iterable[object]) -> int:
     return print_array(map(msgspec.json.encode, rows))
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun that gets an s in the plural."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def when_text(time_ms: int | None) -> str:
     """Return a time in the local zone for a cell; an empty text for None and for 0."""
     return time_text(time_ms)[:23].replace("T", " ") if time_ms else ""

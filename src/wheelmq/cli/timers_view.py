@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from wheelmq.cli.tables import print_array, print_structs, print_table, when_text
+from wheelmq.cli.tables import counted, print_array, print_structs, print_table, when_text
 from wheelmq.cli.times import remaining_text
 
 if TYPE_CHECKING:
@@ -78,9 +78,8 @@ def show_counts(counts: Counter[int], limit: int, *, as_json: bool) -> bool:
         return print_structs(MinuteCount(minute_ms, count) for minute_ms, count in sorted(counts.items())) > 0
     if counts:
         more = f", the first {limit}" if len(counts) > limit else ""
-        minutes = "minute" if len(counts) == 1 else "minutes"
         rows = [(when_text(minute_ms)[:16], str(count)) for minute_ms, count in sorted(counts.items())[:limit]]
-        title = f"{counts.total()} pending, in {len(counts)} {minutes}{more}"
+        title = f"{counts.total()} pending, in {counted(len(counts), 'minute')}{more}"
         print_table(title, ("minute (local time)", "count"), rows)
     return bool(counts)
 

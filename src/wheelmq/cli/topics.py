@@ -11,7 +11,7 @@ import msgspec
 from wheelmq.cli.clients import each, open_admin
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.names import NameKind, every_option, topic_kind
-from wheelmq.cli.tables import json_option, print_structs, print_table, when_text
+from wheelmq.cli.tables import counted, json_option, print_structs, print_table, when_text
 from wheelmq.cli.tls_options import tls_options
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def print_topics(rows: list[TopicRow]) -> None:
         for row in rows
     ]
     columns = ("topic", "queues", "perm", "brokers", "messages", "last message (local time)")
-    title = f"{len(rows)} topics" if len(rows) != 1 else "1 topic"
+    title = counted(len(rows), "topic")
     print_table(title, columns, cells, may_go=("brokers", "perm", "last message (local time)"))
 
 

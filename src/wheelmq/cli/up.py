@@ -16,8 +16,9 @@ import click
 from wheelmq.cli.advertise import Address, advertise_option
 from wheelmq.cli.broker import flush_option
 from wheelmq.cli.config_options import config_option, set_option
+from wheelmq.cli.exposure import EVERY
 from wheelmq.cli.hooks import hook_option, load_hooks
-from wheelmq.cli.network import DEFAULT_ROUTE, EVERY_HOST, network_address, network_pairs
+from wheelmq.cli.network import DEFAULT_ROUTE, network_address, network_pairs
 from wheelmq.cli.part import CannotStart, home_option
 from wheelmq.cli.service_manager import service_manager
 
@@ -100,7 +101,7 @@ def command(
         tls = TlsSettings()  # the broker's process reports wrong settings
     if network is not None:
         pairs = (*network_pairs(network_address(network)), *pairs)  # the last value of a setting counts
-        namesrv_host = namesrv_host or EVERY_HOST
+        namesrv_host = namesrv_host or EVERY[0]
     settings = StackSettings(
         home=home,
         namesrv_port=namesrv_port,

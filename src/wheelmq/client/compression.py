@@ -5,10 +5,9 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from wheelmq.formats.disk.message import SYS_COMPRESSED
+from wheelmq.formats.disk.message import SYS_COMPRESSED, SYS_COMPRESSION_KIND
 
 ZLIB: Final = 0x300
-_KIND: Final = 0x700
 _ZLIB_KINDS: Final = (0, ZLIB)
 """Old clients set no compression type. They use zlib."""
 _OTHER_KINDS: Final = {0x100: "LZ4", 0x200: "Zstandard"}
@@ -37,7 +36,7 @@ def expand(body: bytes, sys_flag: int) -> bytes:
     """Return the original body. Raises CompressionError, also for LZ4 and Zstandard, which no library here can read."""
     if not sys_flag & SYS_COMPRESSED:
         return body
-    kind = sys_flag & _KIND
+    kind = sys_flag & SYS_COMPRESSION_KIND
     if kind not in _ZLIB_KINDS:
         raise CompressionError(
             f"the body is compressed by {_OTHER_KINDS.get(kind, hex(kind))}; the client supports only zlib"

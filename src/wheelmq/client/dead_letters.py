@@ -23,7 +23,7 @@ from wheelmq.client.results import STATUS, SendStatus
 from wheelmq.client.session import Session
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import SYS_COMPRESSED, Record
+from wheelmq.formats.disk.message import SYS_COMPRESSED, SYS_COMPRESSION_KIND, Record
 from wheelmq.formats.disk.message_id import offset_message_id, parse_offset_message_id
 from wheelmq.formats.wire import administration, bodies, headers
 from wheelmq.formats.wire.bodies import Heartbeat, ProducerData, QueueName
@@ -37,7 +37,7 @@ from wheelmq.system.tls_client import Tls
 RESENT: Final = "RESENT_DEAD_LETTER"
 PRODUCERS: Final = "WHEELMQ_RESEND_"
 """The beginning of the name of the producer group of a resend."""
-_COMPRESSION: Final = SYS_COMPRESSED | 0x700
+_COMPRESSION: Final = SYS_COMPRESSED | SYS_COMPRESSION_KIND
 _DROPPED: Final = frozenset(
     (
         *(props.DELAY, props.DELAY_IN_SECONDS, props.REAL_TOPIC, props.REAL_QID, props.WAIT, props.INNER_NUM),

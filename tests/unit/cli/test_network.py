@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from wheelmq.cli import main, network, up
+from wheelmq.cli import advertise, main, up
 from wheelmq.cli.network import ExposedPort, network_address, network_pairs, open_ports
 from wheelmq.cli.stack import Stack, StackSettings
 from wheelmq.system.clock import SystemClock
@@ -61,7 +61,7 @@ class Probe:
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "127.0.0.1", None])
 def test_the_default_is_the_address_of_the_default_route(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network.socket, "socket", Probe(address))
+    monkeypatch.setattr(advertise.socket, "socket", Probe(address))
     if address == "10.1.2.3":
         assert network_address("auto") == address
         return

@@ -50,6 +50,8 @@ SYS_TRANSACTION: Final = 0xC
 SYS_TRANSACTION_COMMIT: Final = 0x8
 SYS_BORN_HOST_V6: Final = 0x10
 SYS_STORE_HOST_V6: Final = 0x20
+SYS_COMPRESSION_KIND: Final = 0x700
+"""The bits with the kind of compression, for `SYS_COMPRESSED`."""
 
 FIXED_BYTES_V4: Final = 88
 """Bytes before the body if both hosts are IPv4, as in nearly all records."""
