@@ -123,12 +123,15 @@ class RowForm(msgspec.Struct, frozen=True, kw_only=True):
             if name not in PROTOCOL_PROPERTIES and value is not None
         }
         properties[props.UNIQ_KEY] = row.get("msgId") or key
+        keys = row.get("keys") or ()
+        if not isinstance(keys, str) and None in keys:
+            raise OptionError("column keys has a null in its array: remove it with array_compact(keys)")
         sharding_key = row.get("shardingKey")
         if sharding_key:
             properties[props.SHARDING_KEY] = sharding_key
         message = OutgoingMessage(
             body=body,
-            keys=row.get("keys") or (),
+            keys=keys,
             tags=row.get("tags"),
             properties=properties,
             order_key=sharding_key or None,

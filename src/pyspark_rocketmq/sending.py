@@ -17,7 +17,7 @@ from pyspark_rocketmq.errors import BrokerError, OptionError
 from pyspark_rocketmq.options import SinkOptions
 from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
 from wheelmq.client.delays import TooFarAhead
-from wheelmq.client.outgoing import OutgoingMessage, Selector
+from wheelmq.client.outgoing import OutgoingMessage, Selector, batched_bytes
 from wheelmq.client.placing import by_hash
 from wheelmq.client.producer import Producer, ProducerSettings
 from wheelmq.formats.wire.bodies import QueueName
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 BATCH_ROWS: Final = 256
 BATCH_BYTES: Final = 512 << 10
-"""Bytes of bodies of a batch. A larger body is sent alone."""
+"""Bytes of a batch: bodies, properties and heads. A larger message is sent alone."""
 REQUESTS_AT_ONCE: Final = 128
 RETRY_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Waits before a request is repeated, after the attempts of the producer itself."""
@@ -57,7 +57,7 @@ async def _send(options: SinkOptions, form: RowForm, batches: Iterable[pa.Record
     )
     tls = None if connection.tls is None else TlsOptions.from_json(connection.tls)
     async with Producer(connection.namesrv, settings, tls=tls) as producer:
-        sender = Sender(producer)
+        sender = Sender(producer, min(BATCH_BYTES, options.body_bytes_max))
         for batch in batches:
             await sender.send(list(form.rows(batch, keys, clock.now_ms())))
     return keys.count
@@ -66,8 +66,9 @@ async def _send(options: SinkOptions, form: RowForm, batches: Iterable[pa.Record
 class Sender:
     """Sends rows by a producer, with a bounded number of requests at a time."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, batch_bytes_max: int = BATCH_BYTES) -> None:
         self._producer = producer
+        self._batch_bytes_max = batch_bytes_max
         self._slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def send(self, rows: list[Row]) -> None:
@@ -81,7 +82,7 @@ class Sender:
             else:
                 ordered[topic, await self._queue(topic, message.order_key)].append(message)
         work += [self._single(row) for row in rows if row.is_delayed]
-        work += [self._chunk(topic, chunk) for topic, messages in plain.items() for chunk in chunks(messages)]
+        work += [self._chunk(topic, chunk) for topic, messages in plain.items() for chunk in self._chunks(messages)]
         work += [self._lane(topic, queue, messages) for (topic, queue), messages in ordered.items()]
         try:
             async with asyncio.TaskGroup() as group:
@@ -126,20 +127,24 @@ class Sender:
             await _answered(topic, lambda: self._producer.send_batch(topic, messages, select=select))
 
     async def _lane(self, topic: str, queue: QueueName, messages: list[OutgoingMessage]) -> None:
-        for chunk in chunks(messages):
+        for chunk in self._chunks(messages):
             await self._chunk(topic, chunk, lambda _: queue)
 
+    def _chunks(self, messages: list[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
+        return chunks(messages, self._batch_bytes_max)
 
-def chunks(messages: list[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
-    """Yield the messages in order, in batches of at most BATCH_ROWS messages and BATCH_BYTES bytes."""
+
+def chunks(messages: list[OutgoingMessage], bytes_max: int = BATCH_BYTES) -> Iterator[list[OutgoingMessage]]:
+    """Yield the messages in order, in batches of at most BATCH_ROWS messages and `bytes_max` bytes."""
     chunk: list[OutgoingMessage] = []
     size = 0
     for message in messages:
-        if chunk and (len(chunk) == BATCH_ROWS or size + len(message.body) > BATCH_BYTES):
+        added = batched_bytes(message)
+        if chunk and (len(chunk) == BATCH_ROWS or size + added > bytes_max):
             yield chunk
             chunk, size = [], 0
         chunk.append(message)
-        size += len(message.body)
+        size += added
     if chunk:
         yield chunk
 

@@ -74,14 +74,7 @@ def properties_of(message: OutgoingMessage, unique_key: str, now_ms: int) -> dic
     Raises ValueError for a message that cannot be sent, and TypeError for a field of a wrong type.
     """
     delays.check_body(message.body)
-    found: dict[str, str] = {}
-    keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
-    if keys:
-        found[props.KEYS] = keys
-    if message.tags:
-        found[props.TAGS] = message.tags
-    found[props.UNIQ_KEY] = unique_key
-    found.update(message.properties or {})
+    found = _undelayed(message, unique_key)
     for name, value in found.items():
         delays.check_property_types(name, value)
         if not name or not value:
@@ -95,6 +88,19 @@ def properties_of(message: OutgoingMessage, unique_key: str, now_ms: int) -> dic
         seconds=message.delay_in_seconds,
         now_ms=now_ms,
     )
+    return found
+
+
+def _undelayed(message: OutgoingMessage, unique_key: str) -> dict[str, str]:
+    """Return the properties of `message` without its delay. They are not checked."""
+    found: dict[str, str] = {}
+    keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+    if keys:
+        found[props.KEYS] = keys
+    if message.tags:
+        found[props.TAGS] = message.tags
+    found[props.UNIQ_KEY] = unique_key
+    found.update(message.properties or {})
     return found
 
 
@@ -122,6 +128,14 @@ def encode_batch(messages: Sequence[tuple[bytes, dict[str, str]]]) -> bytes:
         size = BATCH_HEAD.size + len(body) + 2 + len(block)
         parts += [BATCH_HEAD.pack(size, 0, 0, 0, len(body)), body, len(block).to_bytes(2, "big"), block]
     return b"".join(parts)
+
+
+def batched_bytes(message: OutgoingMessage) -> int:
+    """Return the bytes of `message` in the body of a batch. Its properties have its unique key.
+
+    A broker's `maxMessageSize` limits the whole body of a batch.
+    """
+    return BATCH_HEAD.size + len(message.body) + 2 + len(props.encode(_undelayed(message, "")))
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

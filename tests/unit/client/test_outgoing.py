@@ -11,6 +11,7 @@ from wheelmq.broker.handlers.send import split_batch
 from wheelmq.client.delays import TooFarAhead, refused
 from wheelmq.client.outgoing import (
     OutgoingMessage,
+    batched_bytes,
     check_topic,
     encode_batch,
     encode_properties,
@@ -166,6 +167,19 @@ def test_properties_are_limited_to_32767_bytes() -> None:
 def test_the_broker_decodes_an_encoded_batch() -> None:
     messages = [(b"one", {"a": "1"}), (b"", {}), (b"three" * 100, {"KEYS": "k", "b": "ü"})]
     assert [(body, properties) for _, body, properties in split_batch(encode_batch(messages))] == messages
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        OutgoingMessage(body=b""),
+        OutgoingMessage(body=b"one", tags="tü", keys=["k1", "k2"]),
+        OutgoingMessage(body=b"three" * 100, keys="k", properties={"b": "ü" * 9, "KEYS": "own"}),
+    ],
+)
+def test_the_size_of_a_message_in_a_batch(message: OutgoingMessage) -> None:
+    message.properties = {**(message.properties or {}), "UNIQ_KEY": "U"}
+    assert batched_bytes(message) == len(encode_batch([(message.body, properties_of(message, "other", NOW))]))
 
 
 @pytest.mark.parametrize("topic", ["", "a/b", "t" * 128, "ü"])

@@ -132,6 +132,14 @@ class TestRows:
         with pytest.raises(OptionError, match=f"row 1 of the partition: .*{text}"):
             rows(form(*columns), good, values)
 
+    def test_a_null_in_an_array_of_keys(self) -> None:
+        keys = pa.array([["k1", "k2"], ["k", None]], pa.list_(pa.string()))
+        batch = pa.RecordBatch.from_arrays([pa.array([b"x", b"y"]), keys], names=["body", "keys"])
+        found = form("keys").rows(batch, UniqueKeys("job", 0), NOW_MS)
+        assert next(found).message.keys == ["k1", "k2"]
+        with pytest.raises(OptionError, match=r"row 1 of the partition: column keys has a null in its array"):
+            next(found)
+
     def test_a_body_that_is_too_large(self) -> None:
         with pytest.raises(OptionError, match=r"5 bytes, and option maxBodyBytes is 4: .*maxMessageSize"):
             rows(form(maxBodyBytes="4"), (b"12345",))

@@ -13,11 +13,12 @@ from pyspark_rocketmq import sending
 from pyspark_rocketmq.errors import BrokerError, OptionError
 from pyspark_rocketmq.options import sink_options
 from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
-from pyspark_rocketmq.sending import Sender, send_partition
+from pyspark_rocketmq.sending import Sender, chunks, send_partition
 from tests.live import Servers
 from tests.unit.connector.test_rows import TYPES
 from tests.unit.connector.test_source import bodies, read
 from wheelmq.client import OutgoingMessage, Refused, SyncPullConsumer
+from wheelmq.client.outgoing import batched_bytes
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 
@@ -61,6 +62,13 @@ class TestSink:
         send(servers, servers.topic, body=sent)
         assert sorted(bodies(read(servers, topic=servers.topic))) == sent
 
+    def test_large_properties_arrive(self, servers: Servers) -> None:
+        servers.create_topic(servers.topic)
+        count = 263  # as one batch they exceed maxMessageSize of 4 MiB
+        send(servers, servers.topic, body=[b"x"] * count, properties=[[("x", "y" * 20_000)]] * count)
+        rows = read(servers, topic=servers.topic)
+        assert [dict(row["properties"])["x"] for row in rows] == ["y" * 20_000] * count
+
     def test_delayed_rows_arrive_with_their_due_time(self, servers: Servers) -> None:
         servers.create_topic(servers.topic)
         now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
@@ -91,6 +99,14 @@ class TestSink:
         rows = [Row("T", OutgoingMessage(body=b"x"))]
         asyncio.run(Sender(producer).send(rows))  # type: ignore[arg-type]
         assert producer.calls == 3
+
+
+def test_a_batch_has_limits() -> None:
+    messages = [OutgoingMessage(body=bytes(50), keys="k" * 20, tags="t", properties={"x": "y"})] * 300
+    size = batched_bytes(messages[0])
+    assert [len(chunk) for chunk in chunks(messages)] == [256, 44]
+    assert [len(chunk) for chunk in chunks(messages, 100 * size)] == [100, 100, 100]
+    assert [len(chunk) for chunk in chunks(messages[:3], size - 1)] == [1, 1, 1]
 
 
 class BusyProducer:
