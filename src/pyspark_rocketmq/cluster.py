@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import msgspec
 
-from pyspark_rocketmq.errors import BrokerError, OptionError
+from pyspark_rocketmq.errors import BrokerError, OptionError, SilentBroker
 from pyspark_rocketmq.offsets import OffsetSpan, Queue
 from pyspark_rocketmq.options import ChosenTopics, ConnectionOptions, Filter
 from wheelmq.formats import names
@@ -128,13 +128,12 @@ class Cluster:
             return None
         return int(_accepted(answer, queue.broker).ext["offset"])
 
-    def commit(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Store the offsets of `group` at the brokers. Raises BrokerError."""
-        for queue, offset in offsets.items():
-            header = headers.UpdateConsumerOffsetHeader(
-                consumer_group=group, topic=queue.topic, queue_id=queue.number, commit_offset=offset
-            )
-            self.ask(queue.broker, Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=headers.write(header)))
+    def commit(self, group: str, queue: Queue, offset: int) -> None:
+        """Store the offset of `group` at the broker of `queue`. Raises BrokerError."""
+        header = headers.UpdateConsumerOffsetHeader(
+            consumer_group=group, topic=queue.topic, queue_id=queue.number, commit_offset=offset
+        )
+        self.ask(queue.broker, Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=headers.write(header)))
 
     def check_filter(self, group: str, topic: str, chosen: Filter, brokers: Iterable[str]) -> None:
         """Have each broker check the expression of option sql. Raises OptionError with its reason."""
@@ -158,13 +157,13 @@ class Cluster:
         return _accepted(self.call(broker, command), broker)
 
     def call(self, broker: str, command: Command) -> Command:
-        """Return the answer of a broker's master, with any code. Raises BrokerError without one."""
+        """Return the answer of a broker's master, with any code. Raises SilentBroker without one."""
         for delay_s in (*self._retry_delays_s, None):
             try:
                 return self.link(broker).call(command)
             except CallError as error:
                 if delay_s is None:
-                    raise BrokerError(
+                    raise SilentBroker(
                         f"broker {broker} does not answer: {error}. Start it, or check the network"
                     ) from None
                 log.info("broker %s does not answer, the request is repeated: %s", broker, error)
@@ -172,14 +171,14 @@ class Cluster:
         raise AssertionError("unreachable")
 
     def link(self, broker: str) -> SyncConnection:
-        """Return the connection to a broker's master. Raises BrokerError for a broker that no route has named."""
+        """Return the connection to a broker's master. Raises SilentBroker for a broker that no route has named."""
         address = self._masters.get(broker)
         if address is None:
-            raise BrokerError(f"broker {broker} is not registered at the name server: start it, or check its name")
+            raise SilentBroker(f"broker {broker} is not registered at the name server: start it, or check its name")
         return self._link(address)
 
     def locate(self, topic: str, broker: str) -> None:
-        """Learn the address of `broker` from the route of `topic`."""
+        """Learn the address of `broker` from the route of `topic`. Raises TopicGone, BrokerError."""
         if broker not in self._masters:
             self.queues(topic)
 

@@ -13,3 +13,7 @@ class DataLossError(RuntimeError):
 
 class BrokerError(RuntimeError):
     """A server does not answer, or rejects a request of the connector."""
+
+
+class SilentBroker(BrokerError):
+    """A broker does not answer, or is not registered."""

@@ -6,7 +6,6 @@ asks for a new offset only after the batch of the one before it is complete.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyspark_rocketmq.cluster import Cluster
-from pyspark_rocketmq.errors import BrokerError
+from pyspark_rocketmq.group_offsets import GroupOffsets
 from pyspark_rocketmq.offsets import Queue, StreamOffset
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.partitions import RangesPartition, check_filters
@@ -33,8 +32,6 @@ from wheelmq.system.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = logging.getLogger(__name__)
 
 UNBOUNDED = 1 << 62
 IDLE_S = 0.05
@@ -53,8 +50,7 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """With trigger availableNow, the queues as they were at the start of the query."""
         self._begun_ms: int | None = None
         """Monotonic time of the last batch."""
-        self._stored: StreamOffset | None = None
-        """The last offset that the group has committed, or at which the stream began."""
+        self._group = GroupOffsets(options.group, {}) if options.commits else None
 
     @property
     def cluster(self) -> Cluster:
@@ -64,7 +60,7 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the part of the reader that tasks need."""
-        return {**self.__dict__, "_cluster": None, "_survey": None, "_target": None}
+        return {**self.__dict__, "_cluster": None, "_survey": None, "_target": None, "_group": None}
 
     # Offsets -------------------------------------------------------------------------------------------------------
 
@@ -74,8 +70,9 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         found = survey(self.cluster, options)
         check_filters(self.cluster, options, found)
         starts = resolve(self.cluster, options, found, is_start=True, now_ms=self._clock.now_ms())
-        self._stored = StreamOffset(starts)
-        return self._stored.to_json()
+        if options.commits:
+            self._group = GroupOffsets(options.group, starts)
+        return StreamOffset(starts).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return a limit that represents all limits of the options, because Spark has no compound one."""
@@ -180,18 +177,7 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             self._cluster.close()
 
     def _store(self, progress: StreamOffset) -> None:
-        """Commit the offsets of processed batches for the group, if option commitGroupOffsets is true.
-
-        A failure is logged: the offsets serve tools that show the lag. Spark's checkpoint is the progress of the query.
-        """
-        if not self._options.commits or (self._stored is not None and self._stored.queues == progress.queues):
-            return
-        before = {} if self._stored is None else self._stored.queues
-        changed = {queue: offset for queue, offset in progress.queues.items() if before.get(queue) != offset}
-        for queue in changed:
-            self.cluster.locate(queue.topic, queue.broker)
-        try:
-            self.cluster.commit(self._options.group, changed)
-        except BrokerError as error:
-            log.warning("the offsets of group %s were not committed: %s", self._options.group, error)
-        self._stored = progress
+        """Commit the offsets of processed batches for the group, if option commitGroupOffsets is true."""
+        if self._group is not None:
+            silent = frozenset() if self._survey is None else self._survey.silent
+            self._group.commit(self.cluster, progress.queues, silent)

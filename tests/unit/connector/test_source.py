@@ -20,6 +20,7 @@ from pyspark_rocketmq.options import batch_options, stream_options
 from pyspark_rocketmq.stream_reader import RocketStreamReader
 from tests.live import Servers, live
 from wheelmq.client import AccessKey, SyncAdmin
+from wheelmq.client.outgoing import Selector
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.clock import ManualClock
@@ -36,6 +37,11 @@ def read(servers: Servers, **options: str) -> Rows:
 def from_offset(servers: Servers, offset: int) -> str:
     """Return offsets in JSON for a topic of one queue."""
     return json.dumps({servers.topic: {"broker-a": {"0": offset}}})
+
+
+def at_broker(name: str) -> Selector:
+    """Return a function that chooses a queue of a broker."""
+    return lambda queues: next(queue for queue in queues if queue.broker_name == name)
 
 
 def bodies(rows: Rows) -> list[bytes]:
@@ -101,7 +107,7 @@ class TestBatch:
             admin.create_group("g")
         with Cluster(batch_options({"namesrvAddr": servers.namesrv, "topic": servers.topic}).connection) as cluster:
             cluster.locate(servers.topic, "broker-a")
-            cluster.commit("g", {Queue(servers.topic, "broker-a", 0): 1})
+            cluster.commit("g", Queue(servers.topic, "broker-a", 0), 1)
         assert bodies(read(servers, topic=servers.topic, startingOffsets="group", group="g")) == [b"1"]
         assert bodies(read(servers, topic=servers.topic, startingOffsets="group", group="new")) == [b"0", b"1"]
 
@@ -243,6 +249,24 @@ class TestStream:
         assert stream.batch() is None
         assert stream.reader.cluster.committed("g", queue) == 2
 
+    def test_group_offsets_of_a_vanished_topic_do_not_stop_the_others(
+        self, servers: Servers, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        gone, kept = f"{servers.topic}-1", f"{servers.topic}-2"
+        options = {"topics": f"{gone},{kept}", "group": "g", "commitGroupOffsets": "true", "failOnDataLoss": "false"}
+        for topic in (gone, kept):
+            servers.create_topic(topic, queues=1)
+            servers.send(topic, [b"x"])
+        offset = {"lost": 0, "queues": {topic: {"broker-a": {"0": 1}} for topic in (gone, kept)}}
+        with SyncAdmin(servers.namesrv) as admin:
+            admin.create_group("g")
+            admin.delete_topic(gone)
+        chosen = stream_options({"namesrvAddr": servers.namesrv, **options})
+        reader = RocketStreamReader(chosen, ("body",))  # as after a restart, it knows no broker
+        assert list(reader.latestOffset(offset, ReadAllAvailable())["queues"]) == [kept]
+        assert reader.cluster.committed("g", Queue(kept, "broker-a", 0)) == 1
+        assert f"in topic {gone} at broker-a were not committed" in caplog.text
+
 
 class TestBrokers:
     def test_new_queues_and_brokers_join(self, own_servers: Servers) -> None:
@@ -271,6 +295,18 @@ class TestBrokers:
         assert stream.batch() == [b"1"]
         assert stream.offset["queues"][servers.topic]["broker-b"] == {"0": 0}
         assert "The queues of the broker wait" in caplog.text
+
+    def test_a_silent_broker_does_not_stop_the_commits_at_others(self, own_servers: Servers) -> None:
+        servers = own_servers
+        servers.add_broker("broker-b")
+        servers.create_topic(servers.topic, queues=1)
+        stream = Stream(servers, group="g", commitGroupOffsets="true")
+        for broker in ("broker-a", "broker-b"):
+            servers.send(servers.topic, [b"x"], select=at_broker(broker))
+        assert stream.batch() == [b"x", b"x"]
+        servers.stop_broker("broker-a")
+        stream.reader.latestOffset(stream.offset, ReadAllAvailable())
+        assert stream.reader.cluster.committed("g", Queue(servers.topic, "broker-b", 0)) == 1
 
     def test_a_restart_of_the_only_broker_is_no_data_loss(self, own_servers: Servers) -> None:
         servers = own_servers
