@@ -80,7 +80,10 @@ class Cluster:
         answer = self._ask_names(Command(code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         known = _read(answer, administration.TopicList).topic_list
         pattern = re.compile(chosen.pattern)
-        return sorted({topic for topic in known if pattern.fullmatch(topic) and not _is_internal(topic)})
+        matching = {topic for topic in known if pattern.fullmatch(topic)}
+        servers = self._clusters() if matching else ClusterInfo()
+        server_names = {*servers.cluster_addr_table, *servers.broker_addr_table}
+        return sorted(topic for topic in matching if not names.is_internal_topic(topic, server_names))
 
     def queues(self, topic: str) -> list[Queue]:
         """Return the readable queues of `topic`. Raises TopicGone, BrokerError."""
@@ -106,8 +109,10 @@ class Cluster:
 
     def registered(self) -> set[str]:
         """Return the names of all brokers with a registered master. Raises BrokerError."""
-        answer = self._ask_names(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
-        return set(bodies.masters(_read(answer, ClusterInfo).broker_addr_table.values()))
+        return set(bodies.masters(self._clusters().broker_addr_table.values()))
+
+    def _clusters(self) -> ClusterInfo:
+        return _read(self._ask_names(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO)), ClusterInfo)
 
     def offset_at(self, queue: Queue, time_ms: Millis) -> int:
         """Return the queue offset of the first message that was stored at `time_ms` or later."""
@@ -231,11 +236,6 @@ def _read(answer: Command, body: type[B]) -> B:
         return bodies.read(answer.body, body)
     except (BodyError, msgspec.DecodeError) as error:
         raise BrokerError(f"the answer of a server cannot be decoded: {error}") from None
-
-
-def _is_internal(topic: str) -> bool:
-    """Return whether `topic` belongs to servers or groups, so that no pattern matches it."""
-    return topic.startswith("%") or names.is_system_topic(topic) or topic.endswith("_REPLY_TOPIC")
 
 
 _REMEDIES: Final[dict[int, str]] = {

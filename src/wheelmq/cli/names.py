@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
 
 import click
 
@@ -22,7 +21,6 @@ class NameKind(StrEnum):
 
 
 every_option = click.option("--all", "every", is_flag=True, help="List also those of brokers and clients.")
-_ALWAYS_THERE: Final = frozenset(("DefaultHeartBeatSyncerTopic", "SchedulingTopic"))
 
 
 def topic_kind(topic: str, system_topics: set[str]) -> NameKind:
@@ -30,8 +28,7 @@ def topic_kind(topic: str, system_topics: set[str]) -> NameKind:
         return NameKind.RETRY
     if topic.startswith(names.DEAD_LETTER_PREFIX):
         return NameKind.DEAD_LETTERS
-    is_system = topic in system_topics or topic in _ALWAYS_THERE or names.is_system_topic(topic)
-    return NameKind.SYSTEM if is_system or topic.startswith("%") or topic.endswith("_REPLY_TOPIC") else NameKind.USER
+    return NameKind.SYSTEM if names.is_internal_topic(topic, system_topics) else NameKind.USER
 
 
 def group_kind(group: str) -> NameKind:

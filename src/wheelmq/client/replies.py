@@ -9,6 +9,7 @@ from typing import Final
 
 from wheelmq.client.compression import expand
 from wheelmq.client.message import ReceivedMessage
+from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.formats.wire import headers
@@ -23,7 +24,6 @@ REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 TTL_MS: Final = "TTL"
 MESSAGE_TYPE: Final = "MSG_TYPE"
 REPLY: Final = "reply"
-REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
 
 
 class Replies:
@@ -87,4 +87,4 @@ def reply_to(request: ReceivedMessage) -> tuple[str, dict[str, str]]:
     if missing:
         raise ValueError(f"{request.unique_key} is not a request: it has no property {', '.join(missing)}")
     own = {name: request.properties[name] for name in wanted[1:]}
-    return request.properties[props.CLUSTER] + REPLY_TOPIC_END, {**own, MESSAGE_TYPE: REPLY}
+    return names.reply_topic(request.properties[props.CLUSTER]), {**own, MESSAGE_TYPE: REPLY}

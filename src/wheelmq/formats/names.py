@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Final
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -44,6 +45,7 @@ _PULL_ALWAYS: Final = frozenset(
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 SYSTEM_PREFIX: Final = "rmq_sys_"
+REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
 
 SYSTEM_TOPICS: Final = frozenset(
     (
@@ -59,6 +61,7 @@ SYSTEM_TOPICS: Final = frozenset(
         "CHECKPOINT_TOPIC",
     )
 )
+_OF_PROXIES: Final = frozenset(("DefaultHeartBeatSyncerTopic", "SchedulingTopic"))
 NOT_FOR_SENDING: Final = frozenset(
     (
         SCHEDULE_TOPIC,
@@ -103,11 +106,25 @@ def may_always_pull(group: str) -> bool:
 
 def reply_topic(cluster: str) -> str:
     """Return the topic that stores a cluster's replies to requests (RocketMQ: MixAll.getReplyTopic)."""
-    return f"{cluster}_REPLY_TOPIC"
+    return cluster + REPLY_TOPIC_END
 
 
 def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def is_internal_topic(topic: str, server_names: Container[str] = ()) -> bool:
+    """Return whether `topic` belongs to servers or groups, so that lists of users' topics leave it out.
+
+    `server_names` are the names of clusters and brokers. Each has a topic with its own name.
+    """
+    return (
+        topic.startswith("%")
+        or topic.endswith(REPLY_TOPIC_END)
+        or topic in _OF_PROXIES
+        or topic in server_names
+        or is_system_topic(topic)
+    )
 
 
 def retry_topic(group: str) -> str:

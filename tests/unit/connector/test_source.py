@@ -119,6 +119,13 @@ class TestBatch:
         assert bodies(read(servers, topics=f"{first},{third}")) == [third.encode(), first.encode()]
         assert bodies(read(servers, topicsPattern=f"{first}.*")) == [first.encode(), second.encode()]
 
+    def test_no_pattern_matches_a_topic_of_servers(self, servers: Servers) -> None:
+        servers.create_topic(servers.topic, queues=1)
+        options = batch_options({"namesrvAddr": servers.namesrv, "topicsPattern": ".*"})
+        with Cluster(options.connection) as cluster:
+            found = set(cluster.topics(options.topics))
+        assert servers.topic in found and found.isdisjoint({"broker-a", "DefaultCluster", "BenchmarkTest", "TBW102"})
+
     def test_the_broker_filters(self, servers: Servers) -> None:
         servers.create_topic(servers.topic, queues=1)
         for i in range(100):

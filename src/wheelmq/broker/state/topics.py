@@ -114,7 +114,7 @@ class Topics:
 
     def _own_names(self) -> tuple[str, ...]:
         cluster = self._settings.broker.cluster
-        return cluster, self._settings.broker.name, f"{cluster}_REPLY_TOPIC"
+        return cluster, self._settings.broker.name, names.reply_topic(cluster)
 
     def put(self, config: TopicConfig) -> TopicConfig:
         self._change({config.topic_name: config})
