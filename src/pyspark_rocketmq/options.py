@@ -14,11 +14,12 @@ import msgspec
 
 from pyspark_rocketmq.errors import OptionError
 from pyspark_rocketmq.offsets import EARLIEST, LATEST, Queue, parse_offsets
-from pyspark_rocketmq.times import duration_ms
+from pyspark_rocketmq.times import Moment, duration_ms, parse_moment
 from wheelmq.formats import names
 from wheelmq.formats.wire.bodies import Subscription
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 CONNECTION: Final = (
     "namesrvAddr", "timeoutMs", "accessKey", "secretKey", "securityToken", "tls", "tlsCaFile", "tlsVerify",
@@ -100,10 +101,10 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     filter: Filter
     group: str
     start: Place
-    start_time: str | None = None
-    """The text of startingTimestamp, which goes before `start`."""
+    start_time: Moment | None = None
+    """The time of startingTimestamp, which goes before `start`."""
     end: Place = LATEST
-    end_time: str | None = None
+    end_time: Moment | None = None
     partitions_min: int | None = None
     partition_rows_max: int | None = None
     fails_on_loss: bool = True
@@ -176,7 +177,8 @@ def batch_options(options: Mapping[str, str]) -> SourceOptions:
     found = _source(read, EARLIEST)
     read.at_most_one("endingOffsets", "endingTimestamp")
     end = _place(read, "endingOffsets", LATEST, ("latest", "group"))
-    return msgspec.structs.replace(found, end=end, end_time=read.text("endingTimestamp"))
+    end_time = _given(read, "endingTimestamp", parse_moment, None)
+    return msgspec.structs.replace(found, end=end, end_time=end_time)
 
 
 def stream_options(options: Mapping[str, str]) -> SourceOptions:
@@ -245,7 +247,7 @@ def _source(read: _OptionReader, default_start: int) -> SourceOptions:
         filter=_filter(read),
         group=group,
         start=start,
-        start_time=read.text("startingTimestamp"),
+        start_time=_given(read, "startingTimestamp", parse_moment, None),
         partitions_min=read.count("minPartitions"),
         partition_rows_max=read.count("maxRecordsPerPartition"),
         fails_on_loss=read.flag("failOnDataLoss", True),
@@ -337,6 +339,6 @@ def _place(read: _OptionReader, option: str, default: int, words: tuple[str, ...
     return parse_offsets(option, text)
 
 
-def _given(read: _OptionReader, option: str, parse: Callable[[str, str], T], default: T) -> T:
+def _given(read: _OptionReader, option: str, parse: Callable[[str, str], T], default: D) -> T | D:
     value = read.text(option)
     return default if value is None else parse(option, value)

@@ -9,7 +9,6 @@ from pyspark_rocketmq.errors import BrokerError, DataLossError, OptionError
 from pyspark_rocketmq.offsets import EARLIEST, LATEST, Offsets, OffsetSpan, Queue, check_complete
 from pyspark_rocketmq.options import GROUP, Place, SourceOptions
 from pyspark_rocketmq.ranges import Loss, Survey
-from pyspark_rocketmq.times import time_ms
 from wheelmq.formats.units import Millis
 
 log = logging.getLogger(__name__)
@@ -58,14 +57,13 @@ def resolve(
 ) -> dict[Queue, int]:
     """Return the offset of each queue for the options of the start or the end. Raises OptionError, BrokerError."""
     place, time = (options.start, options.start_time) if is_start else (options.end, options.end_time)
-    prefix = "starting" if is_start else "ending"
     if time is not None:
-        moment_ms = time_ms(f"{prefix}Timestamp", time, now_ms)
+        moment_ms = time.since_epoch_ms(now_ms)
         return {queue: _within(span, cluster.offset_at(queue, moment_ms)) for queue, span in found.spans.items()}
     if place == GROUP:
         return {queue: _of_group(cluster, options.group, queue, span) for queue, span in found.spans.items()}
     if isinstance(place, dict):
-        check_complete(f"{prefix}Offsets", place, found.spans)
+        check_complete("startingOffsets" if is_start else "endingOffsets", place, found.spans)
         return {queue: _of_place(offset, found.spans[queue]) for queue, offset in place.items()}
     return {queue: _of_place(place, span) for queue, span in found.spans.items()}
 

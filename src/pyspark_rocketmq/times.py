@@ -6,6 +6,8 @@ import datetime
 import re
 from typing import Final
 
+import msgspec
+
 from pyspark_rocketmq.errors import OptionError
 from wheelmq.formats.units import Millis
 
@@ -24,6 +26,18 @@ _UNITS_MS: Final = {
 }
 _DURATION: Final = re.compile(r"(\d+)\s*([a-z]+)")
 _UNIT_NAMES: Final = "ms, seconds, minutes, hours, days"
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MS_MAX: Final = (1 << 63) - 1
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """The time in an option: `at_ms`, or `ago_ms` before the start of the query."""
+
+    at_ms: Millis | None = None
+    ago_ms: int = 0
+
+    def since_epoch_ms(self, now_ms: Millis) -> Millis:
+        return Millis(max(0, now_ms - self.ago_ms)) if self.at_ms is None else self.at_ms
 
 
 def duration_ms(option: str, text: str) -> int:
@@ -35,16 +49,18 @@ def duration_ms(option: str, text: str) -> int:
     return int(found[1]) * unit_ms
 
 
-def time_ms(option: str, text: str, now_ms: Millis) -> Millis:
-    """Return the time that `text` names: ISO 8601 with a zone, milliseconds since 1970, or relative to `now_ms`.
+def parse_moment(option: str, text: str) -> Moment:
+    """Return the time that `text` names: ISO 8601 with a zone, milliseconds since 1970, or relative to the start.
 
-    Raises OptionError.
+    Microseconds are rounded up. Raises OptionError.
     """
     text = text.strip()
     if text.isdecimal():
-        return Millis(int(text))
+        if int(text) > _MS_MAX:
+            raise OptionError(f"{option} is {text}, more than {_MS_MAX}: write milliseconds since 1970")
+        return Moment(Millis(int(text)))
     if text.startswith("-"):
-        return Millis(max(0, now_ms - duration_ms(option, text[1:])))
+        return Moment(ago_ms=duration_ms(option, text[1:]))
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -54,4 +70,4 @@ def time_ms(option: str, text: str, now_ms: Millis) -> Millis:
         ) from None
     if moment.tzinfo is None:
         raise OptionError(f"{option} is {text!r}, a time without a zone: add Z for UTC, or an offset such as +01:00")
-    return Millis(int(moment.timestamp() * 1000))
+    return Moment(Millis(max(0, -((_EPOCH - moment) // datetime.timedelta(milliseconds=1)))))

@@ -7,7 +7,7 @@ import pytest
 from pyspark_rocketmq.errors import OptionError
 from pyspark_rocketmq.offsets import EARLIEST, LATEST, Queue, StreamOffset, check_complete, parse_offsets
 from pyspark_rocketmq.options import GROUP, batch_options, sink_options, stream_options
-from pyspark_rocketmq.times import duration_ms, time_ms
+from pyspark_rocketmq.times import duration_ms, parse_moment
 from wheelmq.formats.units import Millis
 
 BASE = {"namesrvaddr": "127.0.0.1:9876", "topic": "T"}
@@ -50,6 +50,8 @@ class TestSource:
             ({**BASE, "startingOffsets": '{"T": {"a": {"0": -3}}}'}, "offset -3 for queue T/a/0"),
             ({**BASE, "startingOffsets": '{"T": {"a": {"0": "x"}}}'}, "write offsets by topic, broker and queue"),
             ({**BASE, "startingOffsets": "latest", "startingTimestamp": "1"}, "exclude each other"),
+            ({**BASE, "startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday': write a time as in"),
+            ({**BASE, "startingTimestamp": "-10 weeks"}, "startingTimestamp is '10 weeks': write a number and a unit"),
             ({**BASE, "tags": "a", "sql": "b > 1"}, "tags and sql exclude each other"),
             ({**BASE, "tags": "||"}, "tags is '||'"),
             ({**BASE, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is '0': write a whole number"),
@@ -68,6 +70,10 @@ class TestSource:
     def test_an_error_names_the_option_and_the_remedy(self, options: dict[str, str], text: str) -> None:
         with pytest.raises(OptionError, match=text):
             stream_options(options)
+
+    def test_a_bad_end_is_found_at_once(self) -> None:
+        with pytest.raises(OptionError, match="endingTimestamp is '2026-11-25T10:00:00', a time without a zone: add Z"):
+            batch_options({**BASE, "endingTimestamp": "2026-11-25T10:00:00"})
 
 
 class TestSink:
@@ -121,15 +127,18 @@ class TestTimes:
             ("-2h", NOW_MS - 7_200_000),
             ("2026-11-25T10:00:00Z", 1_795_600_800_000),
             ("2026-11-25T11:00:00+01:00", 1_795_600_800_000),
+            ("2026-11-25T10:00:00.001Z", 1_795_600_800_001),
+            ("2026-11-25T10:00:00.000001Z", 1_795_600_800_001),
+            ("1960-01-01T00:00:00Z", 0),
         ],
     )
     def test_times(self, text: str, expected_ms: int) -> None:
-        assert time_ms("startingTimestamp", text, NOW_MS) == expected_ms
+        assert parse_moment("startingTimestamp", text).since_epoch_ms(NOW_MS) == expected_ms
 
-    @pytest.mark.parametrize("text", ["yesterday", "2026-11-25T10:00:00", "-10 weeks", "- 3", ""])
+    @pytest.mark.parametrize("text", ["yesterday", "2026-11-25T10:00:00", "-10 weeks", "- 3", "", "9" * 19])
     def test_an_error_names_the_option(self, text: str) -> None:
         with pytest.raises(OptionError, match="startingTimestamp is"):
-            time_ms("startingTimestamp", text, NOW_MS)
+            parse_moment("startingTimestamp", text)
 
     @pytest.mark.parametrize(
         ("text", "ms"), [("15 minutes", 900_000), ("1 day", 86_400_000), ("10ms", 10), ("3s", 3000)]
