@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from tests.unit.client.conftest import ARRIVAL_DEADLINE_S, SMALL, registered
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.client.sync import Loop, SyncAdmin, SyncProducer
@@ -17,17 +17,6 @@ from wheelmq.nameserver.app import NameServerApp
 from wheelmq.nameserver.settings import NameServerSettings
 
 T = TypeVar("T")
-
-SMALL: dict[str, Any] = {
-    "log_file_bytes": 1 << 20,
-    "queue_file_bytes": 300 * 20,
-    "timer_log_file_bytes": 1 << 16,
-    "timer_slots": 600,
-    "timer_roll_window_slots": 300,
-    "flush_interval_ms": 50,
-    "enable_property_filter": True,
-}
-START_DEADLINE_S = 20.0
 
 
 class Servers(Protocol):
@@ -67,7 +56,7 @@ class Client:
 
     def wait_for(self, topic: str, condition: Callable[[dict[QueueName, int]], bool]) -> None:
         """Wait until the end offsets of a topic fulfil `condition`. Apache builds its queues after the answer."""
-        deadline = time.monotonic() + START_DEADLINE_S
+        deadline = time.monotonic() + ARRIVAL_DEADLINE_S
         with SyncAdmin(self.namesrv) as admin:
             while not condition({queue: span.max_offset for queue, span in admin.topic_stats(topic).items()}):
                 assert time.monotonic() < deadline
@@ -90,7 +79,8 @@ class Live(Client):
 
     def add_broker(self, name: str, **settings: Any) -> BrokerApp:
         """Start a broker and wait until it is registered."""
-        chosen = {**SMALL, "namesrv": (self.namesrv,), "broker_name": name, **settings}
+        own = {"namesrv": (self.namesrv,), "broker_name": name, "enable_property_filter": True}
+        chosen = {**SMALL, **own, **settings}
         app = BrokerApp(BrokerSettings.of(store_path=self._folder / name, listen_port=0, **chosen))
         self.run(_started(app))
         self.brokers[name] = app
@@ -127,6 +117,4 @@ def live(folder: Path, **settings: Any) -> Iterator[Live]:
 
 async def _started(app: BrokerApp) -> None:
     await app.start()
-    assert app.registration is not None
-    async with asyncio.timeout(START_DEADLINE_S):
-        await app.registration.registered.wait()
+    await registered(app)

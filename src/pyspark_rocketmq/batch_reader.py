@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_rocketmq.cluster import Cluster
 from pyspark_rocketmq.errors import OptionError
 from pyspark_rocketmq.options import SourceOptions
-from pyspark_rocketmq.partitions import RangesPartition, check_filters
-from pyspark_rocketmq.ranges import OffsetRange, settled, tasks
+from pyspark_rocketmq.partitions import RangesPartition, check_filters, planned, read
+from pyspark_rocketmq.ranges import OffsetRange, settled
 from pyspark_rocketmq.survey import report, resolve, survey
 from wheelmq.system.clock import SystemClock
 
@@ -40,11 +40,7 @@ class RocketBatchReader(DataSourceReader):  # type: ignore[misc]
         starts, losses = settled(starts, found)
         report(losses, fails=options.fails_on_loss)
         ranges = [OffsetRange(queue, first, ends[queue]) for queue, first in starts.items()]
-        planned = tasks(ranges, count_min=options.partitions_min, rows_max=options.partition_rows_max)
-        return [RangesPartition(task) for task in planned] or [RangesPartition(())]
+        return planned(options, ranges) or [RangesPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyspark_rocketmq.reading import read_ranges
-
-        assert isinstance(partition, RangesPartition)
-        return read_ranges(self._options, self._columns, partition.ranges)
+        return read(self._options, self._columns, partition)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -23,10 +23,9 @@ from wheelmq.formats.wire import administration, bodies, headers, queue_tables
 from wheelmq.formats.wire.bodies import PERM_READ, BodyError, ClientCheck, ClusterInfo, Route
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.sync_connection import SyncConnection
-from wheelmq.system.tls_client import TlsOptions, client_tls
+from wheelmq.system.tls_client import client_tls
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +49,8 @@ class Cluster:
     def __init__(self, options: ConnectionOptions, retry_delays_s: Sequence[float] = RETRY_DELAYS_S) -> None:
         self._options = options
         self._retry_delays_s = retry_delays_s
-        self._tls = client_tls(TlsOptions.from_json(options.tls) if options.tls is not None else None)
-        self._sign: Callable[[Command], None] | None = None
-        if options.access_key is not None and options.secret_key is not None:
-            self._sign = AccessKey(options.access_key, options.secret_key, options.security_token).sign
+        self._tls = client_tls(options.tls)
+        self._sign = None if options.access_key is None else options.access_key.sign
         self._links: dict[str, SyncConnection] = {}
         self._masters: dict[str, str] = {}
         """Last known address of each broker."""
@@ -225,10 +222,15 @@ def _accepted(answer: Command, server: str) -> Command:
 
 def rejected(answer: Command, server: str) -> BrokerError:
     """Return the error for an answer with a code other than SUCCESS, with a remedy if there is a known one."""
-    remark = answer.remark or ""
-    code = ResponseCode.NO_PERMISSION if "AclException" in remark else answer.code
-    remedy = _REMEDIES.get(code, "")
+    remedy = access_remedy(answer) or _REMEDIES.get(answer.code, "")
     return BrokerError(f"{server} rejects a request: {Refused(answer)}{'. ' + remedy if remedy else ''}")
+
+
+def access_remedy(answer: Command) -> str:
+    """Return the remedy if `answer` says that a right is missing. Apache reports it also with other codes."""
+    if answer.code == ResponseCode.NO_PERMISSION or "AclException" in (answer.remark or ""):
+        return "Give the rights to the key of options accessKey and secretKey, or give another key"
+    return ""
 
 
 def _read(answer: Command, body: type[B]) -> B:
@@ -239,7 +241,6 @@ def _read(answer: Command, body: type[B]) -> B:
 
 
 _REMEDIES: Final[dict[int, str]] = {
-    ResponseCode.NO_PERMISSION: "Give the rights to the key of options accessKey and secretKey, or give another key",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "Create the group, or give another one with option group",
     ResponseCode.TOPIC_NOT_EXIST: "Check the name of the topic, or create the topic",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Correct option tags or sql",

@@ -17,6 +17,8 @@ from pyspark_rocketmq.offsets import EARLIEST, LATEST, Queue, parse_offsets
 from pyspark_rocketmq.times import Moment, duration_ms, parse_moment
 from wheelmq.formats import names
 from wheelmq.formats.wire.bodies import Subscription
+from wheelmq.formats.wire.signature import AccessKey
+from wheelmq.system.tls_client import TlsOptions
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -54,11 +56,9 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     namesrv: tuple[str, ...]
     timeout_s: float = 5.0
-    access_key: str | None = None
-    secret_key: str | None = None
-    security_token: str | None = None
-    tls: str | None = None
-    """The JSON of TlsOptions, or None for plain connections."""
+    access_key: AccessKey | None = None
+    tls: TlsOptions | None = None
+    """None for plain connections."""
 
 
 class ChosenTopics(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,22 +263,25 @@ def _connection(read: _OptionReader) -> ConnectionOptions:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise OptionError(f"namesrvAddr has {address!r}: write HOST:PORT, as in 127.0.0.1:9876")
-    access_key, secret_key = read.text("accessKey"), read.text("secretKey")
-    if (access_key is None) != (secret_key is None):
-        missing = "secretKey" if secret_key is None else "accessKey"
-        raise OptionError(f"option {missing} is missing: accessKey and secretKey sign requests only together")
     return ConnectionOptions(
         namesrv=addresses,
         timeout_s=(read.count("timeoutMs") or 5000) / 1000,
-        access_key=access_key,
-        secret_key=secret_key,
-        security_token=read.text("securityToken"),
+        access_key=_access_key(read),
         tls=_tls(read),
     )
 
 
-def _tls(read: _OptionReader) -> str | None:
-    """Return the JSON of TlsOptions, or None."""
+def _access_key(read: _OptionReader) -> AccessKey | None:
+    name, secret, token = read.text("accessKey"), read.text("secretKey"), read.text("securityToken")
+    if name is not None and secret is not None:
+        return AccessKey(name, secret, token)
+    if name is None and secret is None and token is None:
+        return None
+    missing = "accessKey" if name is None else "secretKey"
+    raise OptionError(f"option {missing} is missing: accessKey and secretKey sign requests only together")
+
+
+def _tls(read: _OptionReader) -> TlsOptions | None:
     fields = {
         "ca_file": "tlsCaFile",
         "verify": "tlsVerify",
@@ -292,10 +295,8 @@ def _tls(read: _OptionReader) -> str | None:
         if given:
             raise OptionError(f"tls is false, and {fields[next(iter(given))]} is given: remove one of both")
         return None
-    from wheelmq.system.tls_client import TlsOptions
-
     try:
-        return TlsOptions(**given).to_json()  # type: ignore[arg-type]
+        return TlsOptions(**given)  # type: ignore[arg-type]
     except ValueError as error:
         raise OptionError(f"the options tls* are wrong: {error}") from None
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_rocketmq.cluster import Cluster
 from pyspark_rocketmq.options import SourceOptions
-from pyspark_rocketmq.ranges import OffsetRange, Survey
+from pyspark_rocketmq.ranges import OffsetRange, Survey, tasks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class RangesPartition(InputPartition):  # type: ignore[misc]
@@ -16,6 +21,20 @@ class RangesPartition(InputPartition):  # type: ignore[misc]
 
     def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
         self.ranges = ranges
+
+
+def planned(options: SourceOptions, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
+    """Return the tasks that read `ranges`."""
+    found = tasks(ranges, count_min=options.partitions_min, rows_max=options.partition_rows_max)
+    return [RangesPartition(task) for task in found]
+
+
+def read(options: SourceOptions, columns: tuple[str, ...], partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a task. Raises BrokerError, DataLossError, RecordError."""
+    from pyspark_rocketmq.reading import read_ranges
+
+    assert isinstance(partition, RangesPartition)
+    return read_ranges(options, columns, partition.ranges)
 
 
 def check_filters(cluster: Cluster, options: SourceOptions, found: Survey) -> None:

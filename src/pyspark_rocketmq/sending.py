@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
+from pyspark_rocketmq.cluster import access_remedy
 from pyspark_rocketmq.errors import BrokerError, OptionError
 from pyspark_rocketmq.options import SinkOptions
 from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
@@ -22,10 +23,9 @@ from wheelmq.client.placing import by_hash
 from wheelmq.client.producer import Producer, ProducerSettings
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import ResponseCode
-from wheelmq.formats.wire.signature import AccessKey
+from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.system.clock import SystemClock
-from wheelmq.system.tls_client import TlsOptions
 
 T = TypeVar("T")
 
@@ -45,18 +45,14 @@ def send_partition(options: SinkOptions, form: RowForm, batches: Iterable[pa.Rec
 
 async def _send(options: SinkOptions, form: RowForm, batches: Iterable[pa.RecordBatch], keys: UniqueKeys) -> int:
     connection, clock = options.connection, SystemClock()
-    access_key = None
-    if connection.access_key is not None and connection.secret_key is not None:
-        access_key = AccessKey(connection.access_key, connection.secret_key, connection.security_token)
     settings = ProducerSettings(
         group=options.producer_group,
         timeout_ms=round(1000 * connection.timeout_s),
         resend_unanswered=True,
-        access_key=access_key,
+        access_key=connection.access_key,
         body_bytes_max=options.body_bytes_max + (64 << 10),
     )
-    tls = None if connection.tls is None else TlsOptions.from_json(connection.tls)
-    async with Producer(connection.namesrv, settings, tls=tls) as producer:
+    async with Producer(connection.namesrv, settings, tls=connection.tls) as producer:
         sender = Sender(producer, min(BATCH_BYTES, options.body_bytes_max))
         for batch in batches:
             await sender.send(list(form.rows(batch, keys, clock.now_ms())))
@@ -161,7 +157,7 @@ async def _answered(topic: str, call: Callable[[], Awaitable[T]]) -> T:
             raise OptionError(f"column deliverTime or delayMs, topic {topic}: {error}") from None
         except Refused as error:
             if delay_s is None or error.code not in _BUSY:
-                raise BrokerError(f"a message for topic {topic} is rejected: {error}{_remedy(error)}") from None
+                raise BrokerError(f"a message for topic {topic} is rejected: {error}{_remedy(error.answer)}") from None
         except CallError as error:
             if delay_s is None:
                 raise BrokerError(f"a message for topic {topic} has no answer: {error}") from None
@@ -171,9 +167,8 @@ async def _answered(topic: str, call: Callable[[], Awaitable[T]]) -> T:
     raise AssertionError("unreachable")
 
 
-def _remedy(error: Refused) -> str:
-    if error.code == ResponseCode.NO_PERMISSION or "AclException" in str(error):
-        return ". Give the rights to the key of options accessKey and secretKey, or give another key"
-    if error.code == ResponseCode.MESSAGE_ILLEGAL:
-        return ". The broker's maxMessageSize limits the size of a message"
-    return ""
+def _remedy(answer: Command) -> str:
+    found = access_remedy(answer)
+    if answer.code == ResponseCode.MESSAGE_ILLEGAL:
+        found = "The broker's maxMessageSize limits a message or a batch: set option maxBodyBytes to it"
+    return f". {found}" if found else ""

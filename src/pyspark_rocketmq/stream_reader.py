@@ -24,8 +24,8 @@ from pyspark_rocketmq.cluster import Cluster
 from pyspark_rocketmq.group_offsets import GroupOffsets
 from pyspark_rocketmq.offsets import Queue, StreamOffset
 from pyspark_rocketmq.options import SourceOptions
-from pyspark_rocketmq.partitions import RangesPartition, check_filters
-from pyspark_rocketmq.ranges import OffsetRange, Survey, settled, shares, tasks
+from pyspark_rocketmq.partitions import check_filters, planned, read
+from pyspark_rocketmq.ranges import OffsetRange, Survey, settled, shares
 from pyspark_rocketmq.sampling import mean_bytes
 from pyspark_rocketmq.survey import report, resolve, survey
 from wheelmq.system.clock import Clock, SystemClock
@@ -159,15 +159,10 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         starts, losses = settled({queue: first for queue, first in before.items() if queue in after}, self._survey)
         report([loss for loss in losses if before[loss.queue] < after[loss.queue]], fails=self._options.fails_on_loss)
         ranges = [OffsetRange(queue, starts[queue], last) for queue, last in after.items() if queue in starts]
-        options = self._options
-        planned = tasks(ranges, count_min=options.partitions_min, rows_max=options.partition_rows_max)
-        return [RangesPartition(task) for task in planned]
+        return planned(self._options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyspark_rocketmq.reading import read_ranges
-
-        assert isinstance(partition, RangesPartition)
-        return read_ranges(self._options, self._columns, partition.ranges)
+        return read(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._store(StreamOffset.of_json(end))

@@ -61,6 +61,7 @@ class TestSource:
             ({**BASE, "failOnDataLoss": "yes"}, "failOnDataLoss is 'yes': write true or false"),
             ({**BASE, "commitGroupOffsets": "true"}, "commitGroupOffsets needs the group"),
             ({**BASE, "accessKey": "k"}, "secretKey is missing"),
+            ({**BASE, "securityToken": "t"}, "accessKey is missing"),
             ({**BASE, "tls": "false", "tlsCaFile": "x"}, "tls is false, and tlsCaFile is given"),
             ({**BASE, "tlsVerify": "some"}, "options tls\\* are wrong"),
             ({**BASE, "group": "a b"}, "group is 'a b'"),
@@ -70,6 +71,11 @@ class TestSource:
     def test_an_error_names_the_option_and_the_remedy(self, options: dict[str, str], text: str) -> None:
         with pytest.raises(OptionError, match=text):
             stream_options(options)
+
+    def test_no_text_of_the_options_has_the_secret(self) -> None:
+        found = sink_options({**BASE, "accessKey": "spark", "secretKey": "secret-of-spark", "tls": "true"})
+        assert found.connection.access_key is not None and found.connection.tls is not None
+        assert "secret-of-spark" not in repr(found)
 
     def test_a_bad_end_is_found_at_once(self) -> None:
         with pytest.raises(OptionError, match="endingTimestamp is '2026-11-25T10:00:00', a time without a zone: add Z"):
