@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from wheelmq.broker.replication.master_watch import MasterWatch
 from wheelmq.formats.kernels import jit
 from wheelmq.testing.cluster import ClusterSimulation
 from wheelmq.testing.simulation.__main__ import main
@@ -22,6 +23,14 @@ def test_the_simulation_of_a_cluster_finds_no_violation(first: int) -> None:
         assert outcome.counts["delivered"] >= 2, "the calm sends two messages"
         promotions += outcome.counts["failover"] + outcome.counts["switch"]
     assert promotions > 0
+
+
+def test_an_error_in_a_task_of_a_broker_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(watch: MasterWatch) -> None:
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(MasterWatch, "_run", fail)
+    assert "ValueError: a mistake" in ClusterSimulation(1, steps=1).run().violation
 
 
 def test_the_same_seed_gives_the_same_cluster() -> None:

@@ -15,7 +15,7 @@ from wheelmq.testing.cluster.event_loop import SimulatedLoop
 from wheelmq.testing.cluster.member import HA_PORT, Member
 from wheelmq.testing.cluster.names import ClusterNames
 from wheelmq.testing.cluster.network import MachineNetwork, Network, Weather
-from wheelmq.testing.stops import Stops
+from wheelmq.testing.stops import Died, Stops
 
 
 class Peer(asyncio.Protocol):
@@ -161,6 +161,46 @@ def test_the_loop_runs_timers_at_their_time_and_ends_tasks() -> None:
     assert passed == [10, -10, 20, -20]
     loop.end()
     assert passed == [10, -10, 20, -20, -90] and all(task.done() for task in tasks)
+
+
+@pytest.mark.parametrize("is_task", [False, True])
+def test_an_error_that_no_code_handles_fails_the_check(is_task: bool) -> None:
+    loop = Pair(buffer_bytes=10).loops[0]
+
+    def fail() -> None:
+        raise ValueError("a mistake")
+
+    async def fail_later() -> None:
+        fail()
+
+    async def handle() -> None:
+        with pytest.raises(ValueError):
+            await asyncio.get_running_loop().create_task(fail_later())
+
+    with loop.running():
+        loop.create_task(handle())
+    loop.run()
+    loop.check()
+    with loop.running():
+        if is_task:
+            loop.create_task(fail_later())
+        else:
+            loop.call_soon(fail)
+    loop.run()
+    with pytest.raises(AssertionError, match="ValueError: a mistake"):
+        loop.check()
+
+
+def test_the_death_of_a_process_is_no_error() -> None:
+    loop = Pair(buffer_bytes=10).loops[0]
+
+    async def die() -> None:
+        raise Died("here")
+
+    with loop.running():
+        loop.create_task(die())
+    loop.run()
+    loop.check()
 
 
 # Shells ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -34,10 +34,13 @@ class Calm:
         producers: Sequence[ClusterProducer],
         transactions: HalfProducer,
         consumer: ClusterConsumer,
+        collect: Callable[[], None],
         trace: Trace,
     ) -> None:
+        """Create the object. `collect` lets all clients take their answers."""
         self._cluster = cluster
-        self._producers, self._transactions, self._consumer = producers, transactions, consumer
+        self._producers, self._consumer = producers, consumer
+        self._collect = collect
         self._clients: list[ClusterProducer | HalfProducer] = [*producers, transactions]
         self._trace = trace
 
@@ -95,14 +98,7 @@ class Calm:
             for member in cluster.members:
                 if member.is_open:
                     cluster.do(member, member.harness.run_jobs)
-            self._serve_clients()
-
-    def _serve_clients(self) -> None:
-        for client in self._clients:
-            if client.view.is_open:
-                self._cluster.do(client.view, client.collect)
-        if self._transactions.view.is_open:
-            self._cluster.do(self._transactions.view, self._transactions.beat)
+            self._collect()
 
     def _let_all_come_out(self) -> None:
         """Let time pass until no message is pending and every transaction has ended."""

@@ -16,6 +16,7 @@ from contextvars import Context
 from typing import Any, Final, Protocol
 
 from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.stops import Died
 
 ROUNDING_S: Final = 1e-6
 """Times are sums of fractions. A callback that is due within this time is due now."""
@@ -43,8 +44,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = 0
         self._tasks: list[asyncio.Task[Any]] = []
-        self.errors: list[BaseException] = []
-        """Exceptions that no code has handled."""
+        self._errors: list[BaseException] = []
+        """Exceptions of callbacks, and of tasks that nothing awaits."""
 
     # Driven by the simulation --------------------------------------------------------------------------------------
 
@@ -85,6 +86,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not self._timers:
             return None
         return max(0, math.ceil((self._timers[0][0] - self.time() - ROUNDING_S) * 1000))
+
+    def check(self) -> None:
+        """Check that code has handled all exceptions of callbacks and tasks. Raises AssertionError for the first."""
+        for task in self._tasks:
+            if task.done() and task._log_traceback:
+                self._note(task.exception())
+        if self._errors:
+            error = self._errors[0]
+            raise AssertionError(f"a callback or task failed: {type(error).__name__}: {error}") from error
+
+    def _note(self, error: object) -> None:
+        """Note an exception. The simulation itself raises Died."""
+        if isinstance(error, BaseException) and not isinstance(error, Died):
+            self._errors.append(error)
 
     def end(self) -> None:
         """End all tasks, because the process is gone. Their last steps have no effect."""
@@ -156,6 +171,4 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return transport, protocol
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if isinstance(error, BaseException):
-            self.errors.append(error)
+        self._note(context.get("exception"))

@@ -196,6 +196,7 @@ class Member:
         for _ in range(ROUNDS_MAX):
             has_run = self.loop.run()
             self.check_alive()
+            self.loop.check()
             if self.next_life is not None:
                 return True
             if not self.is_open:

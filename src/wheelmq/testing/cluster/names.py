@@ -31,6 +31,7 @@ class ClusterNames(Names):
         """Serve the requests that have arrived. Returns whether there was something."""
         if not self.loop.run():
             return False
+        self.loop.check()
         if self._server is not None:
             self._server.tick()
         for connection in list(self._peer_connections):

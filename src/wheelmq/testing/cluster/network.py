@@ -336,9 +336,6 @@ class Network:
             if {end.machine, end.other.machine} == {one, other} and randomness.random() < 0.5:
                 self._break(end)
 
-    def connections(self) -> int:
-        return len(self._ends)
-
     def break_one(self, randomness: Random) -> None:
         """Break a random connection, after any of its bytes."""
         if self._ends:

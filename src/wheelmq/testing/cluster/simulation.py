@@ -52,7 +52,7 @@ class ClusterSimulation:
                 self._start()
                 for _ in range(self._steps):
                     self._do_a_step()
-                Calm(self._cluster, self._producers, self._transactions, self._consumer, self._trace).run()
+                self._calm().run()
                 outcome.digest = self._trace.digest
             except Exception as error:
                 outcome.violation = f"{type(error).__name__}: {error}"
@@ -97,6 +97,9 @@ class ClusterSimulation:
                 return
             self._by(self._producers[0], self._producers[0].send)
         raise AssertionError("the slaves do not follow their master")
+
+    def _calm(self) -> Calm:
+        return Calm(self._cluster, self._producers, self._transactions, self._consumer, self._collect, self._trace)
 
     # Steps ---------------------------------------------------------------------------------------------------------
 
