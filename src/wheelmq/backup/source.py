@@ -28,7 +28,7 @@ from wheelmq.system.disk import Disk
 
 DERIVED: Final = frozenset({"snapshot", "timermetrics", "transactionMetrics"})
 """Files of `config` that a start derives from the log."""
-OF_BROKER: Final = frozenset({"replicationRole.json"})
+OF_BROKER: Final = frozenset({"replicationRole.json", "hiddenTail"})
 """Files of `config` about one broker among its replicas. A restored store takes its role from the settings."""
 SECRETS: Final = frozenset({"pipelineKey.json"})
 """Files of `config` with a readable secret. The start of a restored store creates another one."""

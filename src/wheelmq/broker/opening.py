@@ -23,20 +23,27 @@ log = logging.getLogger(__name__)
 
 
 def open_engine(
-    settings: BrokerSettings, *, disk: Disk, clock: Clock, workers: Workers, has_apache_master: bool = False
+    settings: BrokerSettings,
+    *,
+    disk: Disk,
+    clock: Clock,
+    workers: Workers,
+    has_apache_master: bool = False,
+    hides_new: bool = False,
 ) -> tuple[Engine, RecoveredEnds]:
     """Recover the store. Returns the engine, and the ends of transactions that the log has.
 
+    With `hides_new`, consumers do not yet see records that they had not seen before the stop.
     With `has_apache_master`, timer, levels and blocks stay as they are on disk. A snapshot that contradicts the log is
     deleted, and the whole log is read. Raises StoreLocked, OSError.
     """
     if has_apache_master:
         return _open_log(settings, disk, clock, workers)
     try:
-        return _open(settings, disk, clock, workers)
+        return _open(settings, disk, clock, workers, hides_new=hides_new)
     except SnapshotWrong as error:
         log.warning("recovery deletes the snapshot and reads the whole log: %s", error)
-        return _open(settings, disk, clock, workers)
+        return _open(settings, disk, clock, workers, hides_new=hides_new)
 
 
 def _open_log(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) -> tuple[Engine, RecoveredEnds]:
@@ -55,7 +62,9 @@ def _store_of(settings: BrokerSettings, disk: Disk, clock: Clock) -> Store:
     return Store(settings.store, disk, clock, host=host, levels_ms=settings.levels.levels_ms)
 
 
-def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) -> tuple[Engine, RecoveredEnds]:
+def _open(
+    settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers, *, hides_new: bool
+) -> tuple[Engine, RecoveredEnds]:
     """Recover the store. Raises SnapshotWrong: the snapshot is deleted then."""
     store = _store_of(settings, disk, clock)
     timer, block_scheduler, generations = open_delay(store, settings.timer, settings.blocks)
@@ -67,7 +76,7 @@ def _open(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) 
         recovery.on_rows(rows, names)
         ends.on_rows(rows)
 
-    store.recover(on_rows, recovery.resume)
+    store.recover(on_rows, recovery.resume, hides_new=hides_new)
     index = _open_index(settings, store, workers)
     recovery.finish(index)
     block_scheduler.recover(recovery.blocks_gone)

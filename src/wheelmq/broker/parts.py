@@ -155,6 +155,7 @@ class Parts:
             clock=self.clock,
             workers=self.workers,
             has_apache_master=not is_master and has_apache_log(disk, self.paths),
+            hides_new=self.role.needed_acks > 0,
         )
         self.store, self.timer, self.block_scheduler = self.engine.store, self.engine.timer, self.engine.block_scheduler
         self.generations, self.searches, self.index = self.engine.generations, self.engine.searches, self.engine.index
@@ -227,7 +228,16 @@ class Parts:
         settings = self.settings.replication
         tickets = ReplicaTickets(self.clock) if self.settings.auth.authentication_enabled else None
         self.epochs = Epochs(self.disk, self.paths)
-        self.replicas = Replicas(self.store.log, self.epochs, self.role, settings, self.clock, tickets)
+        shown_to = self.store.hidden_tail.start
+        self.replicas = Replicas(
+            self.store.log,
+            self.epochs,
+            self.role,
+            settings,
+            self.clock,
+            tickets,
+            replicated_to=self.store.log.end if shown_to is None else shown_to,
+        )
         self.acks = ReplicaAcks(self.replicas, settings, self.clock)
         self.block_source = BlockSource(
             self.block_scheduler, self.timer.pending.done, self.replicas, self.holds, settings, self.clock

@@ -45,7 +45,10 @@ class RecordDispatch:
 
     @property
     def has_records(self) -> bool:
-        """Whether records wait for their queue units, and enough replicas have them."""
+        """Whether `run` lets consumers see more records, because enough replicas have them."""
+        hidden_from = self._store.hidden_tail.start
+        if hidden_from is not None and self._replicas.visible_to() > hidden_from:
+            return True
         return self._store.journal.count > 0 and (self._replicas.none_are_needed or self._count() > 0)
 
     def next_ms(self) -> int | None:
@@ -63,6 +66,8 @@ class RecordDispatch:
 
     def run(self) -> int:
         """Dispatch the new records. An error is logged and counted. Returns the number of records."""
+        if self._store.hidden_tail.start is not None and self._store.hidden_tail.show(self._replicas.visible_to()):
+            self._wake_all()
         if self._store.dispatched_to == self._store.log.end:
             return 0
         journal = self._store.journal
@@ -76,14 +81,24 @@ class RecordDispatch:
             return 0
 
     def close(self) -> None:
-        """Dispatch all records, for a clean stop. The snapshot then counts those that wait for replicas too."""
+        """Dispatch all records, for a clean stop. The snapshot then counts those that wait for replicas too.
+
+        The next start hides these records from consumers.
+        """
         try:
             if self._store.dispatched_to < self._store.log.end:
+                if self._replicas.needed_acks and self._store.hidden_tail.start is None:
+                    self._store.hidden_tail.hide_from(self._store.dispatched_to)
                 rows, _ = self._store.dispatch()
                 if self._pending.take_journal(rows):
                     self._block_scheduler.take_settled(rows)
         except Exception as error:
             log.error("queue units are missing, and the next start writes them: %s", error)
+
+    def _wake_all(self) -> None:
+        """Check all held pulls again, because consumers may see more of the records that a start had hidden."""
+        for queue_row in range(len(self._store.queues)):
+            self._holds.wake(queue_row)
 
     def _dispatch(self, count: int) -> int:
         """Write the queue units of `count` records, then note timers, then wake requests. Returns their number.

@@ -42,6 +42,8 @@ from wheelmq.formats.names import SCHEDULE_TOPIC, topic_problem
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store import recovery
 from wheelmq.store.commit_log import CommitLog
+from wheelmq.store.consume_queue import ConsumeQueue
+from wheelmq.store.hidden_tail import HiddenTail
 from wheelmq.store.journal import Journal, Rows
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.queues import QueueTable
@@ -98,6 +100,7 @@ class Store:
         self.log = CommitLog(MappedSequence(disk, paths.commit_log, settings.log_file_bytes), clock)
         self.queues = QueueTable(disk, paths, settings.queue_file_bytes, settings.mapped_queue_files_max)
         self.journal = Journal()
+        self.hidden_tail = HiddenTail(disk, paths)
         self._flushing_ms = self._flushed_ms = Millis(0)
         self.dispatched_ms = Millis(0)
         """Store time of the last record with a queue unit."""
@@ -121,15 +124,19 @@ class Store:
         self,
         on_rows: Callable[[Rows, recovery.InternedNames], None],
         resume: Callable[[], Snapshot | None] = lambda: None,
+        *,
+        hides_new: bool = False,
     ) -> None:
         """Find the end of the log and repair the queues. `on_rows` gets the rows of every scanned record, in order.
 
         `resume` is called once the queues are open. It may return a snapshot of this store, from whose end the scan
-        starts. Raises LogDamaged, DiskFull, and OSError for queues that cannot be read.
+        starts. With `hides_new`, consumers do not yet see records without queue units. Raises LogDamaged, DiskFull, and
+        OSError for queues that cannot be read.
         """
         began_s = self.clock.monotonic()
         self._reject_extended_queues()
         self.queues.load()
+        self.hidden_tail.open(hides=hides_new)
         for remove in self.queues.drop_before(self.log.start) if self.log.start else ():
             if remove is not None:
                 remove()
@@ -154,6 +161,7 @@ class Store:
         reach("recover.scanned")
         self.log.files.cut(scan.end)
         self.log.end = self.dispatched_to = scan.end
+        self.hidden_tail.end_at(scan.end)
         self.log.damaged |= frozenset(scan.damaged)
         for row, queue in enumerate(self.queues):
             queue.cut_log(scan.end)
@@ -185,7 +193,10 @@ class Store:
         rows = scanned[at]
         opened_ends = self.queues.next_offset[queue_rows]
         starts = np.array([queue.start for queue in self.queues], np.int64)[queue_rows]
-        missing = (rows[:, col.STORE_MS] >= from_ms) | (rows[:, col.QUEUE_OFFSET] >= opened_ends)
+        is_new = rows[:, col.QUEUE_OFFSET] >= opened_ends
+        if is_new.any():
+            self.hidden_tail.note_missing(LogPosition(int(rows[is_new.argmax(), col.POSITION])))
+        missing = (rows[:, col.STORE_MS] >= from_ms) | is_new
         missing &= rows[:, col.QUEUE_OFFSET] >= starts
         at, rows, queue_rows = at[missing], rows[missing], queue_rows[missing]
         units = np.zeros((len(rows), COLUMNS), np.int64)
@@ -340,6 +351,19 @@ class Store:
         """Return the row of the target queue of a parked message; -1 if its properties contain none."""
         topic, queue_id = properties.get(props.REAL_TOPIC), java_long(properties.get(props.REAL_QID, ""))
         return -1 if topic is None or queue_id is None else self._queue_row(topic, queue_id)
+
+    def shown_end(self, queue: ConsumeQueue) -> QueueOffset:
+        """Return the queue offset up to which consumers may see a queue."""
+        start = self.hidden_tail.start
+        if start is None or queue.start == queue.end:
+            return queue.end
+        last = queue.read(QueueOffset(queue.end - 1), 1)[0]
+        return queue.end if last["position"] < start else queue.first_at(start)
+
+    def is_shown(self, position: LogPosition) -> bool:
+        """Return whether consumers may see the record at a log position."""
+        start = self.hidden_tail.start
+        return start is None or position < start
 
     def dispatchable(self, upto: LogPosition) -> int:
         """Return the number of records in the journal that end at or before `upto`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,8 +11,12 @@ import pytest
 
 from wheelmq.broker.replication.replicas import PATIENCE_MS
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.units import QueueOffset
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.testing import invariants
-from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.harness import BrokerHarness, records_in
 from wheelmq.testing.replica import FakeReplica
 
 SYNC: dict[str, Any] = {"broker_role": "SYNC_MASTER"}
@@ -137,6 +142,91 @@ class TestSyncMaster:
                 harness.advance(200)
             bodies = harness.bodies("T")
             assert sorted(bodies, key=int) == [b"%d" % i for i in range(sent)]
+
+
+class TestStartOfSyncMaster:
+    """A start writes the queue units of all records. Consumers see those that they had seen, or that replicas have."""
+
+    @pytest.fixture(params=["clean", "kill", "two kills"])
+    def started(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerHarness]:
+        """Return a broker that starts again with two messages. A replica has the first one."""
+        with BrokerHarness(tmp_path, **SYNC) as harness:
+            replica = FakeReplica(harness)
+            replica.report(0)
+            send_later(harness, b"first")
+            replica.report(log_end(harness))
+            send_later(harness, b"second", properties={props.KEYS: "key", props.TAGS: "blue"})
+            harness.restart(clean=request.param == "clean")
+            if request.param == "two kills":
+                harness.restart(clean=False)
+            yield harness
+
+    def test_a_record_that_no_replica_had_waits_for_one(self, started: BrokerHarness) -> None:
+        started.advance(60_000)
+        assert pulled(started) == [b"first"] and seen(started) == 2
+        assert started.ask(started.pull_command("T", 0, 2)).code == ResponseCode.PULL_NOT_FOUND
+        assert max_offset(started) == 1
+        replica = FakeReplica(started)
+        replica.report(log_end(started))
+        assert pulled(started) == [b"first", b"second"] and max_offset(started) == 2
+        send_later(started, b"third")
+        assert pulled(started) == [b"first", b"second"]
+        replica.report(log_end(started))
+        assert pulled(started) == [b"first", b"second", b"third"]
+        assert started.disk.read(started.broker.parts.paths.hidden_tail) is None
+        started.restart(clean=False)
+        assert pulled(started) == [b"first", b"second", b"third"]
+
+    def test_queries_do_not_find_the_record(self, started: BrokerHarness) -> None:
+        queue = started.broker.parts.store.queues.find("T", 0)
+        assert queue is not None
+        position = int(queue.read(QueueOffset(1), 1)[0]["position"])
+        requests = [
+            Command(code=RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(position)}),
+            Command(
+                code=RequestCode.QUERY_MESSAGE,
+                ext=headers.texts(topic="T", key="key", maxNum=9, beginTimestamp=0, endTimestamp=1 << 60),
+            ),
+        ]
+        started.advance(1000)
+        assert all(started.ask(one).code != ResponseCode.SUCCESS for one in requests)
+        FakeReplica(started).report(log_end(started))
+        assert [started.ask(one).code for one in requests] == [ResponseCode.SUCCESS] * 2
+
+    @pytest.mark.parametrize("subscription", ["*", "red || blue"])
+    def test_a_held_pull_waits_for_the_record(self, started: BrokerHarness, subscription: str) -> None:
+        command = started.pull_command("T", 0, 1, hold_ms=9000, subscription=subscription)
+        held = started.submit(command)
+        started.advance(100)
+        assert held.answer is None
+        FakeReplica(started).report(log_end(started))
+        started.settle()
+        assert held.answer is not None and held.answer.code == ResponseCode.SUCCESS
+
+    def test_a_pull_with_a_filter_does_not_skip_the_record(self, started: BrokerHarness) -> None:
+        held = started.submit(started.pull_command("T", 0, 1, hold_ms=100, subscription="blue"))
+        started.advance(200)
+        assert held.answer is not None and held.answer.ext["nextBeginOffset"] == "1"
+
+    def test_without_needed_replicas_all_is_seen(self, started: BrokerHarness) -> None:
+        started.broker.parts.settings.replication.in_sync_replicas = 1
+        started.advance(10)
+        assert pulled(started) == [b"first", b"second"]
+
+    def test_an_asynchronous_master_shows_all(self, started: BrokerHarness) -> None:
+        started.restart(broker_role="ASYNC_MASTER")
+        assert pulled(started) == [b"first", b"second"]
+        assert started.disk.read(started.broker.parts.paths.hidden_tail) is None
+
+
+def pulled(harness: BrokerHarness) -> list[bytes]:
+    answer = harness.ask(harness.pull_command("T"))
+    return [record.message.body for record in records_in(bytes(answer.body))]
+
+
+def max_offset(harness: BrokerHarness) -> int:
+    answer = harness.ask(Command(code=RequestCode.GET_MAX_OFFSET, ext=headers.texts(topic="T", queueId=0)))
+    return int(answer.ext["offset"])
 
 
 class TestAsynchronousMaster:

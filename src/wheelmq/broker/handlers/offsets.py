@@ -81,7 +81,7 @@ def get_max_offset(request: Request, context: Context) -> Answer:
     """Return the queue offset of the next message of a queue."""
     header = request.header(QueueHeader)
     queue = context.store.queues.find(header.topic, header.queue_id)
-    return reply(offset=queue.end if queue else 0)
+    return reply(offset=context.store.shown_end(queue) if queue else 0)
 
 
 @serves(RequestCode.GET_MIN_OFFSET)

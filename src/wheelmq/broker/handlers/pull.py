@@ -129,7 +129,7 @@ class _Pull:
         if offset is not None:
             self._passed_to = offset
         elif not self._context.store.journal.count:  # else there may be units that no held pull has checked
-            self._passed_to = self._context.store.queues[self._row].end
+            self._passed_to = self._context.store.shown_end(self._context.store.queues[self._row])
 
     def _reread(self) -> None:
         """Check again whether the pull may be answered. Raises PeerError."""
@@ -227,12 +227,12 @@ def read_queue(context: Context, header: PullHeader, wanted: MessageFilter) -> R
     asked = header.queue_offset
     if queue is None:
         return Read(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)  # Apache creates a queue when one is requested
-    start, end = queue.start, queue.end
+    start, end = queue.start, context.store.shown_end(queue)
     if end == 0:
         return Read(PullStatus.NO_MESSAGE_IN_QUEUE, 0, start, end)
     if asked < start:
         return Read(PullStatus.OFFSET_TOO_SMALL, queue.skip_blanks(start), start, end)
-    if asked == end:
+    if asked == end or end < asked <= queue.end:  # the rest is hidden after a start
         return Read(PullStatus.OFFSET_OVERFLOW_ONE, asked, start, end)
     if asked > end:
         return Read(PullStatus.OFFSET_OVERFLOW_BADLY, end, start, end)
@@ -241,7 +241,7 @@ def read_queue(context: Context, header: PullHeader, wanted: MessageFilter) -> R
         header.max_msg_bytes or context.settings.requests.transfer_bytes_max,
         context.settings.requests.transfer_bytes_max,
     )
-    units = queue.read(QueueOffset(asked), _units_max(context, wanted, count_max))
+    units = queue.read(QueueOffset(asked), min(_units_max(context, wanted, count_max), end - asked))
     if units["size"][0] == BLANK_SIZE:
         return Read(PullStatus.OFFSET_TOO_SMALL, queue.skip_blanks(QueueOffset(asked)), start, end)
     log = context.store.log

@@ -17,8 +17,8 @@ from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import UNIQUE_KEY_QUERY, QueryMessageHeader, ViewMessageHeader
-from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.index import MessageIndex
+from wheelmq.store.store import Store
 
 CATCH_UP_MS: Final = 100
 """Milliseconds that a query waits for the index to cover earlier messages. Then its answer has the known ones."""
@@ -47,7 +47,7 @@ def query_message(request: Request, context: Context, engine: Engine) -> Answer:
 
     def attempt(last: bool) -> Command | None:
         is_ready = index.indexed_to >= upto and search.is_over
-        return _found(header, most, index, search, engine.store.log) if last or is_ready else None
+        return _found(header, most, index, search, engine.store) if last or is_ready else None
 
     if index.indexed_to < upto:
         index.expedite()
@@ -55,11 +55,12 @@ def query_message(request: Request, context: Context, engine: Engine) -> Answer:
     return attempt(False) or context.holds.wait(request, index, timeout_ms, attempt)
 
 
-def _found(header: QueryMessageHeader, most: int, index: MessageIndex, search: KeySearch, log: CommitLog) -> Command:
+def _found(header: QueryMessageHeader, most: int, index: MessageIndex, search: KeySearch, store: Store) -> Command:
+    log = store.log
     found = index.find(header.topic, header.key, Millis(header.begin_timestamp), Millis(header.end_timestamp), most)
     records = (log.record_at(position) for position in found.positions)
     mine = [record for record in records if record is not None and record.message.topic == header.topic]
-    spans = [(record.position, record.size) for record in mine]
+    spans = [(record.position, record.size) for record in mine if store.is_shown(record.position)]
     in_blocks = list(islice(search.records(header.begin_timestamp, header.end_timestamp), most - len(spans)))
     if not spans and not in_blocks:
         raise _not_found()
@@ -85,6 +86,6 @@ def view_message(request: Request, context: Context, engine: Engine) -> Answer:
             raise PeerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}; {text}")
         return reply(body=shown)
     record = context.store.log.record_at(position)
-    if record is None:
+    if record is None or not context.store.is_shown(position):
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
     return reply(body=context.store.log.gather([(position, record.size)]))

@@ -118,8 +118,13 @@ class Replicas:
         settings: ReplicationSettings,
         clock: Clock,
         tickets: ReplicaTickets | None,
+        *,
+        replicated_to: LogPosition,
     ) -> None:
-        """Create the object. Without `tickets`, every replica gets the log."""
+        """Create the object. Without `tickets`, every replica gets the log.
+
+        Enough replicas had the log up to `replicated_to` before the start, as far as this broker knows.
+        """
         self._commit_log = commit_log
         self._epochs = epochs
         self._role = role
@@ -129,7 +134,7 @@ class Replicas:
         self._log = RateLimitedLog(log, clock.monotonic)
         self.links: dict[ReplicaLink, None] = {}
         self.lag = ReplicationLag()
-        self._confirmed = commit_log.end
+        self._confirmed = replicated_to
         self._best = commit_log.end
         """Greatest position that a replica of this master has reported, or the end of the log at the start."""
         self._reported: LogPosition | None = None
@@ -197,7 +202,7 @@ class Replicas:
     @property
     def needed_acks(self) -> int:
         """Replicas that must have a message before it counts as replicated."""
-        return self._settings.in_sync_replicas - 1 if self._role.is_sync else 0
+        return self._role.needed_acks
 
     @property
     def confirmed(self) -> LogPosition:

@@ -89,6 +89,11 @@ class Role:
         role = self._settings.replication.role
         return self._replaces_sync if role == BrokerRole.SLAVE else role == BrokerRole.SYNC_MASTER
 
+    @property
+    def needed_acks(self) -> int:
+        """Replicas that must have a message before it counts as replicated."""
+        return self._settings.replication.in_sync_replicas - 1 if self.is_sync else 0
+
     def note_master(self, *, is_sync: bool) -> None:
         """Note and store the mode of the master that this slave follows, for a promotion. Raises OSError."""
         if self.is_master or is_sync == self._replaces_sync:

@@ -80,6 +80,11 @@ class StorePaths:
         return self.config / "replicationRole.json"
 
     @property
+    def hidden_tail(self) -> Path:
+        """Ours: the log position from which on consumers do not see the log yet (see store.hidden_tail)."""
+        return self.config / "hiddenTail"
+
+    @property
     def ship(self) -> Path:
         """Ours: a file for each target of `wheelmq ship` (see store.ship_status)."""
         return self.root / "ship"

@@ -222,10 +222,7 @@ class ClusterConsumer:
         records = records_in(bytes(answer.body))
         self.observe()
         if self.oracle.is_sync or view.broker is self.oracle.broker:
-            is_present = view.broker is self.oracle.broker
             for record in records:
-                if not is_present and record.position < view.end_at_start:
-                    continue
                 name = record.message.body.partition(PAD)[0]
                 self.oracle.seen(*queue, record.queue_offset, name)
         self._next[queue] = offset + len(records)

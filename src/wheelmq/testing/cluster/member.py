@@ -80,8 +80,6 @@ class Member:
         """Whether the broker serves requests. A master first looks for a later one."""
         self.next_life: Callable[[], object] | None = None
         """The work before the next start in another role."""
-        self.end_at_start = 0
-        """End of the log at the last start. A master shows this part before its slaves have all of it."""
         self._wants_tick = False
         self._ticks_ms = 0
         """The time at which the broker needs a tick."""
@@ -124,7 +122,6 @@ class Member:
         """Start the broker. It serves once it knows its role. Raises OSError, Died."""
         self._network.power_on(self.host)
         self.harness.open()
-        self.end_at_start = self.parts.store.log.end
         self.loop = self._new_loop()
         with self.loop.running():
             self.loop.create_task(self._begin(self.harness.broker))

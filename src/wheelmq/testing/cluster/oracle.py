@@ -61,23 +61,19 @@ class ClusterOracle(Oracle):
         self.halves: dict[bytes, Half] = {}
         self._seen: set[int] = set()
         """Positions of the records that consumers have seen."""
-        self._shown_at_start = 0
-        """End of the log at the last start of the master. It shows this part before its slaves have all of it."""
 
     # Changes of the master -----------------------------------------------------------------------------------------
 
     def continue_with(self, broker: Broker, disk: SimulatedDisk, now_ms: int, change: Change) -> int:
         """Continue the history with the log of `broker`. Returns the number of records that are taken back."""
         self._change, self._disk, self.broker = change, disk, broker
-        if change in (Change.KILL, Change.POWER_CUT):
-            self._shown_at_start = broker.parts.store.log.end
         return self.recovered(broker, now_ms, power_was_cut=change in (Change.POWER_CUT, Change.FAILOVER))
 
     def _check_loss(self, entry: Entry) -> None:
         keeps = self._flushes if self._change is Change.POWER_CUT else self.is_sync
         if not keeps:
             return
-        if self._change is Change.FAILOVER and not self._is_in_block(entry) and entry.position >= self._shown_at_start:
+        if self._change is Change.FAILOVER and not self._is_in_block(entry):
             assert entry.position not in self._seen, f"taken back: a consumer has seen {entry.name!r}"
         if entry.topic in OF_TRANSACTIONS:
             half = self.halves.get(entry.name) if entry.topic == HALF_TOPIC else None
