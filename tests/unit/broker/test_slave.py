@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -123,9 +124,32 @@ def test_a_promoted_slave_frees_the_id_that_it_had(tmp_path: Path) -> None:
         store_role(parts.disk, parts.paths, StoredRole(is_master=False, broker_id=2))
         harness.start()
         harness.broker.parts.replication.promote("the test")
-        assert harness.broker.parts.role.id_for_successor == 2
+        assert harness.broker.parts.role.free_id == 2
         harness.restart()
-        assert harness.broker.parts.role.id_for_successor == 2
+        assert harness.broker.parts.role.free_id == 2
+
+
+def test_each_former_master_gets_its_own_id(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, **{**SLAVE, "broker_id": 2}) as harness:
+        harness.broker.parts.replication.promote("the test")
+        role = harness.broker.parts.role
+        assert role.give_id("a:1", 0, ()) == 2
+        assert role.give_id("b:1", 1, ()) == 1
+        assert role.give_id("c:1", 1, [3]) == 4
+        harness.restart()
+        role = harness.broker.parts.role
+        assert [role.give_id(f"{one}:1", 0, ()) for one in "abc"] == [2, 1, 4]
+        assert role.id_to_take_back == 0, "the first one has it"
+
+
+def test_a_former_master_takes_its_id_back_unless_it_gave_it_away(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, **SLAVE) as harness:
+        harness.broker.parts.replication.promote("the test")
+        role = harness.broker.parts.role
+        assert role.id_to_take_back == 1
+        answer = harness.ask_code(RequestCode.WMQ_REPLICATION_STATE, formerMaster="a:1", ownId=1)
+        assert json.loads(bytes(answer.body))["free_id"] == 1
+        assert role.id_to_take_back == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

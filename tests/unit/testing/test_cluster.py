@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.cluster.event_loop import SimulatedLoop
 from wheelmq.testing.cluster.member import HA_PORT, Member
 from wheelmq.testing.cluster.names import ClusterNames
 from wheelmq.testing.cluster.network import MachineNetwork, Network, Weather
+from wheelmq.testing.cluster.operator import ask
 from wheelmq.testing.stops import Died, Stops
 
 
@@ -236,10 +238,21 @@ class Brokers:
         for _ in range(ms):
             self.network.deliver()
             self.names.work()
-            while sum(member.work() for member in self.members):
+            while sum(self._work(member) for member in self.members):
                 self.network.deliver()
                 self.names.work()
             self.clock.advance(1)
+
+    @staticmethod
+    def _work(member: Member) -> bool:
+        """Let a broker work, and start it again if it must change its role."""
+        has_worked = member.work()
+        life = member.next_life
+        if life is not None:
+            member.stop()
+            life()
+            member.start()
+        return has_worked
 
 
 @pytest.fixture
@@ -274,3 +287,36 @@ def test_a_slave_whose_store_is_another_one_tries_again_without_hurry(
     brokers.advance(3000)
     count = dialed.count(f"{master.host}:{HA_PORT}")
     assert 2 <= count <= 7
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_former_masters_that_come_back_together_get_two_ids(
+    brokers: Brokers, order: tuple[int, int], is_restarted: bool
+) -> None:
+    settings: dict[str, Any] = {"in_sync_replicas": 2}
+    first = brokers.add(broker_role="SYNC_MASTER", **settings)
+    others = [brokers.add(broker_role="SLAVE", broker_id=number, **settings) for number in (1, 2)]
+    members = [first, *others]
+    for member in members:
+        member.start()
+    brokers.advance(3000)
+    for former, later in zip(members, others, strict=False):
+        brokers.advance(3000)
+        former.kill()
+        ask(later, RequestCode.WMQ_PROMOTE, leastLogEnd=0)
+        brokers.advance(1000)
+    last = others[-1]
+    for number in order:
+        members[number].start()
+        brokers.advance(4000)
+        if is_restarted:
+            members[number].kill()
+            last.kill()
+            last.start()
+            brokers.advance(2000)
+    for number in order:
+        if not members[number].is_running:
+            members[number].start()
+    brokers.advance(4000)
+    assert [member.broker_id for member in (last, members[1], first)] == [0, 1, 2]

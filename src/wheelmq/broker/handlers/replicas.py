@@ -59,9 +59,11 @@ def get_request_modes(request: Request, context: Context, replication: Replicati
 def get_state(request: Request, context: Context, replication: Replication) -> Answer:
     """Return the role of the broker, its epoch, the ends of its log, and the versions of its tables.
 
-    With `wantsTicket`, return a ticket for the HA port too, if the broker has users.
+    With `wantsTicket`, return a ticket for the HA port too, if the broker has users. With `formerMaster`, return an id
+    for the broker of this address. It prefers `ownId`.
     """
-    wants_ticket = request.header(ReplicationStateHeader).wants_ticket
+    header = request.header(ReplicationStateHeader)
+    wants_ticket = header.wants_ticket
     tickets = replication.replicas.tickets
     log = context.store.log
     node = context.settings.broker
@@ -71,7 +73,7 @@ def get_state(request: Request, context: Context, replication: Replication) -> A
         is_master=context.role.is_master,
         is_sync=context.role.is_sync,
         broker_id=context.role.broker_id,
-        free_id=context.role.id_for_successor,
+        free_id=_free_id(header, context, replication),
         epoch=replication.epoch,
         ha_port=replication.ha_port,
         log_start=log.start,
@@ -91,6 +93,14 @@ def get_state(request: Request, context: Context, replication: Replication) -> A
         ticket=tickets.issue() if wants_ticket and tickets is not None else "",
     )
     return reply(body=msgspec.json.encode(state))
+
+
+def _free_id(header: ReplicationStateHeader, context: Context, replication: Replication) -> int:
+    """Return the id for the former master that asks."""
+    role = context.role
+    if header.former_master is None or not role.is_master:
+        return role.free_id
+    return role.give_id(header.former_master, header.own_id, replication.replica_ids())
 
 
 def _text(version: DataVersion) -> str:

@@ -17,6 +17,7 @@ from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import MASTER_ID, BodyError, MemberGroup
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.replication_state import ReplicationState
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.system.rate_limited_log import RateLimitedLog
@@ -108,7 +109,7 @@ class MasterWatch:
         own = self._parts.epochs.last
         requests = RpcClient(address, sign=self._parts.sign, tls=self._tls)
         try:
-            state = await state_of(requests)
+            state = await self._ask_for_id(requests)
         except (CallError, Refused):
             return None  # it may be the master: wait until it says so, or not
         finally:
@@ -135,10 +136,15 @@ class MasterWatch:
             return None
         return await self._later(address, -1 if own is None else own.number)
 
+    async def _ask_for_id(self, requests: RpcClient) -> ReplicationState | None:
+        """Return the state of a broker, with an id for this one. Raises CallError, Refused."""
+        node, role = self._parts.settings.broker, self._parts.role
+        return await state_of(requests, former_master=node.address, own_id=role.id_to_take_back)
+
     async def _later(self, address: str, own_epoch: int) -> LaterMaster | None:
         requests = RpcClient(address, sign=self._parts.sign, tls=self._tls)
         try:
-            state = await state_of(requests)
+            state = await self._ask_for_id(requests)
         except Refused as error:
             raise CallError(f"the broker at {address} rejected the question: {error}") from None
         finally:

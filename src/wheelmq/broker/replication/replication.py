@@ -149,6 +149,11 @@ class Replication:
         self.successor = None
         self.role.resume()
 
+    def replica_ids(self) -> set[int]:
+        """Return the ids of the connected replicas."""
+        ids = {link.source.progress.replica_id for link in self.replicas.links}
+        return ids | {session.replica_id for session in self.block_source.sessions}
+
     def following_info(self) -> dict[str, object]:
         """Return the state of the connection to the master, as GET_BROKER_HA_STATUS has it."""
         link = self.link

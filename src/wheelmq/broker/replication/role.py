@@ -7,6 +7,7 @@ remembers the change.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from wheelmq.broker.replication.settings import BrokerRole
 from wheelmq.broker.settings import BrokerSettings
@@ -29,6 +30,8 @@ class StoredRole(Body):
     """The id that a promoted slave had before; 0 if it is unknown."""
     is_of_settings: bool = False
     """Whether role and id are those of the settings. Then only `is_sync` counts, for a promotion."""
+    given_ids: dict[str, int] = {}
+    """The ids that a promoted slave gave to former masters, by their addresses."""
 
 
 def store_role(disk: Disk, paths: StorePaths, stored: StoredRole) -> None:
@@ -54,9 +57,12 @@ class Role:
         """Whether role and id are those of the settings."""
         self._freed_id = 0
         """The id of this broker before its promotion; 0 without one."""
+        self._given_ids: dict[str, int] = {}
+        """The ids that this master gave to former masters, by their addresses."""
         stored = self._load()
         if stored is not None:
             self._replaces_sync, self._freed_id = stored.is_sync, stored.freed_id
+            self._given_ids = dict(stored.given_ids)
             self._is_of_settings = stored.is_of_settings
         if (
             stored is not None
@@ -105,9 +111,29 @@ class Role:
         self._replaces_sync = is_sync
 
     @property
-    def id_for_successor(self) -> int:
-        """The id for the former master of a broker that took its place: the one that this broker had as a slave."""
+    def free_id(self) -> int:
+        """The id that this broker had as a slave. Its former master can have it."""
         return self._freed_id or self._settings.broker.id or MASTER_ID + 1
+
+    @property
+    def id_to_take_back(self) -> int:
+        """The id that this master can have as a slave again: its former one, unless another broker has it; else 0."""
+        return 0 if self._freed_id in self._given_ids.values() else self._freed_id
+
+    def give_id(self, address: str, own_id: int, others: Collection[int]) -> int:
+        """Return the id for the former master at `address`, and store it. Raises OSError.
+
+        Several former masters may come back at the same time. Each gets `own_id`, the id that it had before, or
+        `free_id`, or one that no broker had. The ids of `others` are not free.
+        """
+        given = self._given_ids.get(address)
+        if given is not None or not self._freed_id:
+            return given or self.free_id
+        taken = {*others, *self._given_ids.values()}
+        wanted = [one for one in (own_id, self.free_id) if one > MASTER_ID and one not in taken]
+        given = wanted[0] if wanted else max(taken) + 1
+        self._store_as_master(self._freed_id, {**self._given_ids, address: given})
+        return given
 
     def become_master(self) -> None:
         """Be the master from now on, and after the next start. Raises OSError."""
@@ -117,8 +143,18 @@ class Role:
 
     def store_master(self) -> None:
         """Be the master after the next start. Raises OSError."""
-        stored = StoredRole(is_master=True, broker_id=MASTER_ID, is_sync=self._replaces_sync, freed_id=self.broker_id)
+        self._store_as_master(self.broker_id, {})
+
+    def _store_as_master(self, freed_id: int, given_ids: dict[str, int]) -> None:
+        stored = StoredRole(
+            is_master=True,
+            broker_id=MASTER_ID,
+            is_sync=self._replaces_sync,
+            freed_id=freed_id,
+            given_ids=given_ids,
+        )
         store_role(self._disk, self._paths, stored)
+        self._given_ids = given_ids
 
     def pause(self, successor: str) -> None:
         """Be no master while the slave at `successor` takes over. The store does not remember it."""

@@ -15,7 +15,7 @@ class ReplicationState(msgspec.Struct, kw_only=True):
     """Whether it is a master that answers a send once its replicas have it."""
     broker_id: int
     free_id: int
-    """The id for the former master of this one."""
+    """The id for the former master that asks, which no other broker has."""
     epoch: int
     """The broker's last epoch; -1 without one."""
     ha_port: int

@@ -177,8 +177,6 @@ class SimulatedCluster:
         if member is self.master:
             assert member.parts.role.is_master, f"{member.name} is the present master, and starts as a slave"
             self._continue(self._next_change)
-        elif not member.parts.role.is_master:
-            self.operator.deposed.pop(member.number, None)
 
     def _continue(self, change: Change) -> None:
         """Continue the history with the log of the present master."""

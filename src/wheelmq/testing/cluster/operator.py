@@ -49,8 +49,6 @@ class Operator:
         """The broker whose log is the history."""
         self._complete: dict[int, None] = {}
         """Numbers of the slaves that have had all of the master since their last loss."""
-        self.deposed: dict[int, None] = {}
-        """Numbers of former masters that have not yet become slaves."""
 
     # Slaves --------------------------------------------------------------------------------------------------------
 
@@ -95,11 +93,8 @@ class Operator:
     def candidate(self) -> Member | None:
         """Return the slave to promote: the one with the longest log. None if one that has more may come back.
 
-        It has all acknowledged messages. If fewer brokers than all must have a message, each slave must be asked. Two
-        former masters that come back at the same time would get one id.
+        It has all acknowledged messages. If fewer brokers than all must have a message, each slave must be asked.
         """
-        if len(self._members) > 2 and self.deposed:
-            return None
         slaves = [one for one in self._slaves() if self.is_complete(one)]
         if not slaves or (self._in_sync < len(self._members) and len(slaves) < len(self._members) - 1):
             return None
@@ -133,7 +128,6 @@ class Operator:
 
     def replaced_by(self, slave: Member) -> None:
         """Take a promoted slave for the master."""
-        self.deposed[self.master.number] = None
         self.master = slave
         self._complete = {}
 

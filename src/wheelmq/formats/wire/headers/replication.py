@@ -10,6 +10,10 @@ class ReplicationStateHeader(Header):
 
     wants_ticket: bool = False
     """Whether the answer shall have a ticket for the HA port."""
+    former_master: str | None = None
+    """The address of a former master that needs an id as the slave of this broker."""
+    own_id: int = 0
+    """The id that the former master had before it was the master; 0 if it had none, or another broker has it now."""
 
 
 class PromoteHeader(Header):
