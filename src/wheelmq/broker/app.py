@@ -37,7 +37,7 @@ from wheelmq.net.limits import Limits, SocketOptions
 from wheelmq.net.replica_port import ReplicaPort
 from wheelmq.net.server import Server
 from wheelmq.net.server_tls import ServerTls, open_server_tls
-from wheelmq.system.clock import SystemClock
+from wheelmq.system.clock import Clock, SystemClock
 from wheelmq.system.disk import Disk
 from wheelmq.system.memory import COLLECTION_S, Collections, FreedMemory, keep_freed_memory
 from wheelmq.system.open_files import connections_possible
@@ -85,8 +85,15 @@ class BrokerApp:
         origin: Origin | None = None,
         hooks: Hooks | None = None,
         access_key: AccessKey | None = None,
+        *,
+        clock: Clock | None = None,
+        owns_process: bool = True,
     ) -> None:
-        """`access_key` is that of the processes of one `wheelmq up`, which the broker knows as a super user."""
+        """Prepare a broker. `owns_process` says that the broker may configure the process for itself.
+
+        `access_key` is that of the processes of one `wheelmq up`, which the broker knows as a super user.
+        """
+        self._clock, self._owns_process = clock or SystemClock(), owns_process
         self._has_fixed_port = settings.broker.listen_port != 0
         if settings.broker.listen_port == 0:
             node = msgspec.structs.replace(settings.broker, listen_port=_free_port(settings.broker.listen_host))
@@ -123,13 +130,14 @@ class BrokerApp:
         self._open_tls()
         if (warning := body_size_warning(self.settings)) is not None:
             log.warning(warning)
-        keep_freed_memory()
+        if self._owns_process:
+            keep_freed_memory()
         shell = _Shell(loop)
         workers = self._workers = Workers.of(lambda name: ThreadWorker(name, shell.on_loop))
         broker = self.broker = open_broker(
             self.settings,
             disk=Disk(),
-            clock=SystemClock(),
+            clock=self._clock,
             workers=workers,
             randomness=random.Random(),
             origin=self._origin,
@@ -163,14 +171,21 @@ class BrokerApp:
             host, port = self.settings.metrics.prom_host, self.settings.metrics.prom_port
             self.exporter = Exporter(broker.parts.metric_sources, loop, host, port, self._metrics_token())
         broker.tasks.add(TickTask("registration", lambda at: registration.poll()))
-        self._add_memory_tasks(broker, workers)
+        if self._owns_process:
+            self._add_memory_tasks(broker, workers)
         registration.start()
         self._watch = MasterWatch(broker.parts, self._step_down)
         self._watch.start()
         if not broker.parts.role.is_master:
             self._follow(broker, registration)
-        gc.collect()
-        gc.freeze()  # later collections check only objects that requests create
+        if self._owns_process:
+            gc.collect()
+            gc.freeze()  # later collections check only objects that requests create
+
+    def tick_soon(self) -> None:
+        """Tick after this round, because the clock was moved. Only the thread of the loop may call this."""
+        if self._server is not None:
+            self._server.schedule_tick()
 
     async def _check_role(self, broker: Broker) -> None:
         """Look for a later master before the first request is served.
