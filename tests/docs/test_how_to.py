@@ -85,3 +85,11 @@ def test_a_program_in_python_runs(program: str, cluster: Cluster) -> None:
     with contextlib.redirect_stdout(printed):
         exec(compile(program.replace("127.0.0.1:9876", cluster.namesrv), "docs/how-to", "exec"), {})
     assert ("pay up" in printed.getvalue().splitlines()) is ("print" in program)
+
+
+def test_the_example_of_a_test_broker_prints_its_output() -> None:
+    [program, _] = programs("test-your-application", "python")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(program, "docs/how-to", "exec"), {})
+    assert printed.getvalue().splitlines() == re.findall(r"# > (.*)$", program, re.MULTILINE)

@@ -61,6 +61,7 @@ BELOW: dict[str, set[str]] = {
 
 SEES_MORE: dict[str, set[str]] = {
     "broker/app.py": {"net"},
+    "cli/test_broker.py": {"testing"},
     "broker/registration.py": {"net"},
     "broker/replication/apache_master.py": {"net"},
     "broker/replication/block_sync.py": {"net"},

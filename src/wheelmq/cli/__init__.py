@@ -31,6 +31,7 @@ COMMANDS: Final = (
     "nameserver",
     "promote",
     "pipeline",
+    "test-broker",
     "config",
     "users",
     "acl",

@@ -56,11 +56,12 @@ class TestBroker:
 
     __test__ = False  # for pytest, which collects classes with this prefix
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, namesrv_port: int = 0, **settings: Any) -> None:
         """Prepare a broker. `settings` are those of docs/operations/settings.md, by name, as `flush_mode="SYNC_FLUSH"`.
 
-        Raises ConfigError for a wrong setting, at `start`.
+        `start` raises ConfigError for a wrong setting. Port 0 picks a free port.
         """
+        self._namesrv_port = namesrv_port
         self._settings = {**SMALL_FILES, **settings}
         self.clock = MovableClock()
         self._loop = asyncio.new_event_loop()
@@ -102,7 +103,9 @@ class TestBroker:
         from wheelmq.nameserver.app import NameServerApp
         from wheelmq.nameserver.settings import NameServerSettings
 
-        nameserver = NameServerApp(NameServerSettings(listen_port=0, kv_config_path=folder / "kvConfig.json"))
+        nameserver = NameServerApp(
+            NameServerSettings(listen_port=self._namesrv_port, kv_config_path=folder / "kvConfig.json")
+        )
         await nameserver.start()
         self._nameserver = nameserver
         fixed = {"store_path": folder / "store", "listen_port": 0, "namesrv": self.namesrv}
