@@ -123,14 +123,14 @@ class Role:
     def give_id(self, address: str, own_id: int, others: Collection[int]) -> int:
         """Return the id for the former master at `address`, and store it. Raises OSError.
 
-        Several former masters may come back at the same time. Each gets `own_id`, the id that it had before, or
-        `free_id`, or one that no broker had. The ids of `others` are not free.
+        Several former masters may come back at the same time. The first one gets `free_id`, and another one
+        `own_id`, the id that it had before, or one that no broker had. The ids of `others` are not free.
         """
         given = self._given_ids.get(address)
         if given is not None or not self._freed_id:
             return given or self.free_id
         taken = {*others, *self._given_ids.values()}
-        wanted = [one for one in (own_id, self.free_id) if one > MASTER_ID and one not in taken]
+        wanted = [one for one in (self.free_id, own_id) if one > MASTER_ID and one not in taken]
         given = wanted[0] if wanted else max(taken) + 1
         self._store_as_master(self._freed_id, {**self._given_ids, address: given})
         return given
