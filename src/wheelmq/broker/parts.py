@@ -142,6 +142,8 @@ class Parts:
         self.puts = self._open_puts()
         self.context = self._open_context()
         self.metric_sources = self._open_metric_sources(shell_figures)
+        if not self.role.needed_acks:
+            self.store.abort_file.accept_log()  # no other broker must have had more
         self.configuration = Configuration(
             BROKER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
         )
@@ -237,6 +239,7 @@ class Parts:
             self.clock,
             tickets,
             replicated_to=self.store.log.end if shown_to is None else shown_to,
+            note_replicated=self.store.abort_file.note_replicated,
         )
         self.acks = ReplicaAcks(self.replicas, settings, self.clock)
         self.block_source = BlockSource(

@@ -41,6 +41,7 @@ from wheelmq.formats.kernels.journal import (
 from wheelmq.formats.names import SCHEDULE_TOPIC, topic_problem
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store import recovery
+from wheelmq.store.abort_file import AbortFile
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.hidden_tail import HiddenTail
@@ -108,7 +109,8 @@ class Store:
         """Whether records of the journal have units, because a dispatch failed after some of them."""
         self._sync_has_failed = False
         self.dispatched_count = 0
-        self.last_stop_was_clean = disk.read(paths.abort) is None
+        self.abort_file = AbortFile(disk, paths)
+        self.last_stop_was_clean = not self.abort_file.existed
         self.dispatched_to = self.log.start
         """Records before this log position have their queue units."""
         self.units_synced_to = self.log.start
@@ -168,7 +170,7 @@ class Store:
             self.queues.next_offset[row] = queue.end
         reach("recover.cut")
         self._sync_tail(synced)
-        self.disk.replace(self.paths.abort, str(self.disk.owner_id).encode())
+        self.abort_file.write()
         elapsed_s = self.clock.monotonic() - began_s
         log.info("the log ends at %d; recovery read it from %d in %.3f s", self.log.end, start, elapsed_s)
         if self.log.last_store_ms < checkpoint.log_ms:
@@ -459,7 +461,7 @@ class Store:
         try:
             if checkpoint is not None:
                 checkpoint()
-            self.disk.remove(self.paths.abort)
+            self.abort_file.remove()
         except OSError as error:
             log.error("the stop is not clean: %s", error)
         self._lock.close()

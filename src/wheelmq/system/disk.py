@@ -53,6 +53,13 @@ def _private_opener(path: str, flags: int) -> int:
     return handle
 
 
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 class StoreLocked(OSError):
     """Another process holds the store."""
 
@@ -64,6 +71,8 @@ class StoreRemoved(OSError):
 class Disk:
     owner_id = os.getpid()
     """The owner of the store, as the `abort` file names it."""
+    boot_id = _boot_id()
+    """Another text after each start of the machine; empty if the system does not tell."""
 
     def __init__(self) -> None:
         self._unsettled: set[Path] = set()

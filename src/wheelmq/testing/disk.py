@@ -105,6 +105,7 @@ class SimulatedDisk(Disk):
         self.syncs: list[Path] = []
         """Every file synced, in order."""
         self.refused = 0
+        self.boot_id = "1"
         self._failures: list[_Failure] = []
         self._durable: dict[Path, Bytes | None] = {}
         """The durable content of each mapped file; None for a content of zeros."""
@@ -293,6 +294,7 @@ class SimulatedDisk(Disk):
         Each page and the first few changes of names that were not synced are kept with probability `keep`. In a share
         `torn` of the pages, each sector is kept or lost for itself.
         """
+        self.boot_id = str(int(self.boot_id) + 1)
         for changes in self.names.values():
             while changes and randomness.random() >= keep:
                 self._undo(changes.pop())

@@ -166,7 +166,7 @@ def test_a_failed_sync_writes_no_checkpoint(store: Store, disk: SimulatedDisk) -
 def test_the_abort_file_exists_while_a_broker_runs(disk: SimulatedDisk, clock: ManualClock, tmp_path: Path) -> None:
     store = open_store(disk, clock, tmp_path)
     assert store.last_stop_was_clean
-    assert (tmp_path / "abort").read_text() == "4242"
+    assert (tmp_path / "abort").read_text() == "4242\n1"
     store.close()
     assert not (tmp_path / "abort").exists()
     store = open_store(disk, clock, tmp_path)

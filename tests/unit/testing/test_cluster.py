@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.cluster.event_loop import SimulatedLoop
 from wheelmq.testing.cluster.member import HA_PORT, Member
@@ -320,3 +321,94 @@ def test_former_masters_that_come_back_together_get_two_ids(
             members[number].start()
     brokers.advance(4000)
     assert last.broker_id == 0 and len({member.broker_id for member in members}) == 3
+
+
+class TestPowerCut:
+    """A SYNC_MASTER with ASYNC_FLUSH has lost acknowledged messages in a power cut. Its slave has them."""
+
+    @pytest.fixture(params=["log", "block"])
+    def pair(self, brokers: Brokers, request: pytest.FixtureRequest) -> tuple[Member, Member]:
+        """Return a master and its slave. Both have a message that is not on the disk of the master."""
+        master = brokers.add(broker_role="SYNC_MASTER", flush_mode="ASYNC_FLUSH", flush_interval_ms=60_000)
+        slave = brokers.add(broker_role="SLAVE", broker_id=1)
+        for member in (master, slave):
+            member.start()
+        brokers.advance(3000)
+        properties = {props.DELAY_IN_SECONDS: "600"} if request.param == "block" else {}
+        self.send(brokers, master, b"first", properties=properties)
+        self.send(brokers, master, b"second", properties=properties)
+        assert units_of(master) == units_of(slave)
+        return master, slave
+
+    @staticmethod
+    def send(brokers: Brokers, master: Member, body: bytes, **options: Any) -> None:
+        sent = master.harness.submit(master.harness.send_command("T", body, **options))
+        master.harness.tick()
+        brokers.advance(300)
+        assert sent.answer is not None and sent.answer.code == ResponseCode.SUCCESS
+
+    @staticmethod
+    def cut_power(member: Member) -> None:
+        member.kill(dark=True)
+        member.disk.cut_power(Random(1), keep=0.0)
+
+    def test_the_master_waits_until_the_slave_is_promoted(
+        self, brokers: Brokers, pair: tuple[Member, Member], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        master, slave = pair
+        had = units_of(slave)
+        self.cut_power(master)
+        for is_clean in (True, False):
+            master.start()
+            brokers.advance(5000)
+            assert not master.is_open and units_of(slave) == had
+            assert f"wheelmq promote {slave.address} --force" in caplog.text
+            (master.stop if is_clean else master.kill)()
+        master.start()
+        ask(slave, RequestCode.WMQ_PROMOTE, leastLogEnd=0)
+        brokers.advance(5000)
+        assert (master.is_master, master.broker_id, slave.is_master) == (False, 1, True)
+        assert units_of(master) == units_of(slave) == had
+
+    def test_the_master_waits_for_a_slave_that_does_not_answer(
+        self, brokers: Brokers, pair: tuple[Member, Member], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        master, slave = pair
+        master.parts.store.flush()
+        master.parts.flush.want()
+        master.harness.tick()
+        brokers.advance(300)
+        for member in (slave, master):
+            self.cut_power(member)
+        master.start()
+        brokers.advance(5000)
+        assert not master.is_open and "in_sync_replicas=1" in caplog.text
+        slave.start()
+        brokers.advance(5000)
+        assert master.is_master and units_of(master) == units_of(slave)
+
+    @pytest.mark.parametrize("settings", [{"in_sync_replicas": 1}, {"broker_role": "ASYNC_MASTER"}])
+    def test_a_master_that_needs_no_replicas_does_not_wait(
+        self, brokers: Brokers, pair: tuple[Member, Member], settings: dict[str, Any]
+    ) -> None:
+        master, slave = pair
+        for member in (slave, master):
+            self.cut_power(member)
+        master.harness.change(**settings)
+        master.start()
+        brokers.advance(3000)
+        assert master.is_master
+
+    def test_a_killed_master_has_lost_nothing_and_does_not_wait(
+        self, brokers: Brokers, pair: tuple[Member, Member]
+    ) -> None:
+        for member in reversed(pair):
+            member.kill()
+        pair[0].start()
+        brokers.advance(3000)
+        assert pair[0].is_master
+
+
+def units_of(member: Member) -> tuple[int, dict[int, int]]:
+    """Return the end of the log, and the number of messages in each block."""
+    return member.parts.store.log.end, {block.number: block.queue.end for block in member.parts.blocks}

@@ -60,7 +60,7 @@ def get_state(request: Request, context: Context, replication: Replication) -> A
     """Return the role of the broker, its epoch, the ends of its log, and the versions of its tables.
 
     With `wantsTicket`, return a ticket for the HA port too, if the broker has users. With `formerMaster`, return an id
-    for the broker of this address. It prefers `ownId`.
+    for the broker of this address: `ownId`, or another one. With `wantsBlocks`, return the number of messages by block.
     """
     header = request.header(ReplicationStateHeader)
     wants_ticket = header.wants_ticket
@@ -84,6 +84,7 @@ def get_state(request: Request, context: Context, replication: Replication) -> A
         lag_ms=replication.replicas.lag_ms(),
         lacking={str(one): count for one, count in replication.block_source.lacks().items()},
         has_blocks=len(replication.block_source.blocks) > 0,
+        blocks={str(one.number): one.queue.end for one in replication.block_source.blocks if header.wants_blocks},
         versions={
             "topics": _text(context.topics.version),
             "groups": _text(context.groups.table().data_version),

@@ -257,7 +257,9 @@ class BlockSource:
         for session in self.sessions:
             acked = session.acked.get(number, 0)
             units[session.replica_id] = max(acked, units.get(session.replica_id, 0))
-        return sorted(units.values(), reverse=True)[needed - 1] if 0 < needed <= len(units) else 0
+        if not 0 < needed <= len(units) or not self._replicas.may_acknowledge():
+            return 0
+        return sorted(units.values(), reverse=True)[needed - 1]
 
     @property
     def are_available(self) -> bool:

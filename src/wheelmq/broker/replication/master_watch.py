@@ -12,7 +12,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from wheelmq.broker.parts import Parts
+from wheelmq.broker.replication.apache_master import log_range
+from wheelmq.broker.replication.epochs import START_BITS
 from wheelmq.broker.replication.state_request import state_of
+from wheelmq.broker.settings import FlushMode
+from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import MASTER_ID, BodyError, MemberGroup
 from wheelmq.formats.wire.codes import RequestCode
@@ -40,6 +44,14 @@ class LaterMaster(NamedTuple):
 
 class Undecided(Exception):
     """No name server answers, or the master that it names does not. So there may be a later master."""
+
+
+class SlavesUndecided(Undecided):
+    """A slave may have messages that this broker has lost."""
+
+
+class SlaveHasMore(SlavesUndecided):
+    """A slave has messages that this broker has lost. It must be promoted."""
 
 
 class MasterWatch:
@@ -81,10 +93,20 @@ class MasterWatch:
             return None
 
     async def wait_for_answer(self) -> LaterMaster | None:
-        """Return a later master, or None if there is none. Wait as long as it is undecided."""
+        """Return a later master, or None if there is none. Wait as long as it is undecided.
+
+        Wait also while slaves may have acknowledged messages that this broker has lost.
+        """
         while True:
             try:
-                return await self.later_master_for_sure()
+                later = await self.later_master_for_sure()
+                if later is None:
+                    if self._must_ask_slaves:
+                        await self._check_slaves()
+                    self._parts.store.abort_file.accept_log()
+                return later
+            except SlavesUndecided as error:
+                self._log.warn(type(error).__name__, "the broker does not serve yet: %s", error)
             except Undecided as error:
                 self._log.warn(
                     "undecided",
@@ -93,6 +115,83 @@ class MasterWatch:
                     error,
                 )
             await asyncio.sleep(INTERVAL_S)
+
+    # Slaves that have more -----------------------------------------------------------------------------------------
+
+    @property
+    def _must_ask_slaves(self) -> bool:
+        """Whether the broker may have lost messages that were acknowledged because slaves have them.
+
+        With SYNC_FLUSH it had them on disk. After a kill, the system still writes all pages.
+        """
+        parts = self._parts
+        flushes = parts.settings.flush.mode is FlushMode.SYNC
+        return parts.role.needed_acks > 0 and not flushes and parts.store.abort_file.may_lack_tail
+
+    async def _check_slaves(self) -> None:
+        """Check that no slave has more than this broker. Raises SlavesUndecided."""
+        addresses, needed = await self._slave_addresses(), self._parts.role.needed_acks
+        found = await asyncio.gather(*map(self._check_slave, addresses), return_exceptions=True)
+        for error in found:
+            if isinstance(error, SlaveHasMore):
+                raise error
+        silent = [address for address, one in zip(addresses, found, strict=True) if isinstance(one, BaseException)]
+        if silent or len(addresses) < needed:
+            raise SlavesUndecided(
+                "its machine has stopped, so it may have lost messages that only a slave has. "
+                + (f"The slave at {silent[0]} does not answer" if silent else f"{len(addresses)} slaves are known")
+                + f". Start the slaves; or set in_sync_replicas={len(addresses) - len(silent) + 1}, and lose the "
+                "messages that only the others have"
+            )
+
+    async def _slave_addresses(self) -> list[str]:
+        """Return the addresses of the slaves that the name servers know."""
+        servers = self._parts.settings.broker.namesrv
+        groups = await asyncio.gather(*map(self._members, servers), return_exceptions=True)
+        own = self._parts.settings.broker.address
+        known = {
+            address: None
+            for group in groups
+            if not isinstance(group, BaseException)
+            for number, address in group.items()
+            if number != MASTER_ID and address != own
+        }
+        return list(known)
+
+    async def _check_slave(self, address: str) -> None:
+        """Check that a slave has no more than this broker. Raises SlaveHasMore, CallError, Refused, MasterWrong."""
+        requests = RpcClient(address, sign=self._parts.sign, tls=self._tls)
+        try:
+            state = await state_of(requests, wants_blocks=True)
+            end = (await log_range(requests)).end if state is None else state.log_end
+        finally:
+            await requests.close()
+        if state is not None and state.epoch >> START_BITS != self._parts.replication.epoch >> START_BITS:
+            return  # it has not followed this master since the promotion
+        more = end - self._end_of(None if state is None else state.epoch)
+        units = 0 if state is None else self._lacking_in_blocks(state.blocks)
+        if more > 0 or units > 0:
+            raise SlaveHasMore(
+                f"its machine has stopped, and the slave at {address} has {max(0, more)} bytes of the log and {units} "
+                f"messages in blocks that it has lost. Promote this slave: wheelmq promote {address} --force"
+            )
+
+    def _end_of(self, epoch: int | None) -> LogPosition:
+        """Return the position at which the log of `epoch` ends here; the end of the log for an unknown epoch."""
+        later = (one.start for one in self._parts.epochs.all if epoch is not None and one.number > epoch)
+        return next(later, self._parts.store.log.end)
+
+    def _lacking_in_blocks(self, theirs: dict[str, int]) -> int:
+        """Return the number of messages that blocks of a slave have, and blocks of this broker have not."""
+        blocks = self._parts.blocks
+        lacking, gone = 0, blocks.gone()
+        for number, units in ((int(text), units) for text, units in theirs.items()):
+            block = blocks.get(number)
+            if block is not None or number not in gone:
+                lacking += max(0, units - (0 if block is None else block.queue.end))
+        return lacking
+
+    # Name servers and other brokers --------------------------------------------------------------------------------
 
     async def later_master_for_sure(self) -> LaterMaster | None:
         """Return a later master, or None if there is none. Raises Undecided if no name server can be asked."""
@@ -122,19 +221,23 @@ class MasterWatch:
 
     async def _ask(self, server: str) -> LaterMaster | None:
         """Return the later master that a name server knows. Raises CallError if one of the two does not answer."""
-        node, own = self._parts.settings.broker, self._parts.epochs.last
+        address, own = (await self._members(server)).get(MASTER_ID), self._parts.epochs.last
+        if address is None or address == self._parts.settings.broker.address:
+            return None
+        return await self._later(address, -1 if own is None else own.number)
+
+    async def _members(self, server: str) -> dict[int, str]:
+        """Return the brokers of this name that a name server knows, by id. Raises CallError."""
+        node = self._parts.settings.broker
         names = RpcClient(server, sign=self._parts.sign, tls=self._tls)
         try:
             ext = headers.texts(clusterName=node.cluster, brokerName=node.name)
             answer = await names.ask(Command(code=RequestCode.GET_BROKER_MEMBER_GROUP, ext=ext), TIMEOUT_S)
-            address = bodies.read(answer.body, MemberGroup).broker_member_group.broker_addrs.get(MASTER_ID)
+            return bodies.read(answer.body, MemberGroup).broker_member_group.broker_addrs
         except (Refused, BodyError):
-            return None  # the name server knows no broker of this name
+            return {}  # the name server knows no broker of this name
         finally:
             await names.close()
-        if address is None or address == node.address:
-            return None
-        return await self._later(address, -1 if own is None else own.number)
 
     async def _ask_for_id(self, requests: RpcClient) -> ReplicationState | None:
         """Return the state of a broker, with an id for this one. Raises CallError, Refused."""

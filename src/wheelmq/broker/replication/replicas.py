@@ -6,6 +6,7 @@ Times are monotonic milliseconds.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from wheelmq.broker.replication.epochs import Epochs
@@ -120,10 +121,12 @@ class Replicas:
         tickets: ReplicaTickets | None,
         *,
         replicated_to: LogPosition,
+        note_replicated: Callable[[], None],
     ) -> None:
         """Create the object. Without `tickets`, every replica gets the log.
 
-        Enough replicas had the log up to `replicated_to` before the start, as far as this broker knows.
+        Enough replicas had the log up to `replicated_to` before the start, as far as this broker knows. Before a record
+        counts as replicated, `note_replicated` stores that replicas have records. It raises OSError.
         """
         self._commit_log = commit_log
         self._epochs = epochs
@@ -135,6 +138,7 @@ class Replicas:
         self.links: dict[ReplicaLink, None] = {}
         self.lag = ReplicationLag()
         self._confirmed = replicated_to
+        self._note_replicated = note_replicated
         self._best = commit_log.end
         """Greatest position that a replica of this master has reported, or the end of the log at the start."""
         self._reported: LogPosition | None = None
@@ -272,8 +276,18 @@ class Replicas:
         if acked and acked[0] > self._best:
             self._best = acked[0]
             self.lag.note_acked(self._best)
-        if needed and len(acked) >= needed and acked[needed - 1] > self._confirmed:
+        enough = needed and len(acked) >= needed and self.may_acknowledge()
+        if enough and acked[needed - 1] > self._confirmed:
             self._confirmed = acked[needed - 1]
+
+    def may_acknowledge(self) -> bool:
+        """Return whether messages of replicas may be acknowledged. The store first notes that replicas have some."""
+        try:
+            self._note_replicated()
+        except OSError as error:
+            self._log.warn("note", "no message is acknowledged, because the abort file cannot be written: %s", error)
+            return False
+        return True
 
     def _reject(self, link: ReplicaLink, error: ReplicaRejected) -> None:
         self.links.pop(link, None)

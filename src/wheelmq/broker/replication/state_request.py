@@ -18,14 +18,24 @@ TIMEOUT_S: Final = 3.0
 
 
 async def state_of(
-    requests: RpcClient, *, wants_ticket: bool = False, former_master: str | None = None, own_id: int = 0
+    requests: RpcClient,
+    *,
+    wants_ticket: bool = False,
+    former_master: str | None = None,
+    own_id: int = 0,
+    wants_blocks: bool = False,
 ) -> ReplicationState | None:
     """Return the state of a WheelMQ broker, or None for a broker of Apache RocketMQ. Raises CallError, Refused.
 
     With `wants_ticket`, the state of a broker with users has a ticket for its HA port. With `former_master`, the
-    address of this broker, the state has an id for it. `own_id` is the id that it prefers.
+    address of this broker, the state has an id for it. `own_id` is one that it had before. With `wants_blocks`, the
+    state has the number of messages in each block.
     """
-    ext = headers.write(ReplicationStateHeader(wants_ticket=wants_ticket, former_master=former_master, own_id=own_id))
+    ext = headers.write(
+        ReplicationStateHeader(
+            wants_ticket=wants_ticket, former_master=former_master, own_id=own_id, wants_blocks=wants_blocks
+        )
+    )
     try:
         answer = await requests.ask(Command(code=RequestCode.WMQ_REPLICATION_STATE, ext=ext), TIMEOUT_S)
     except Refused as error:

@@ -34,5 +34,7 @@ class ReplicationState(msgspec.Struct, kw_only=True):
     has_blocks: bool
     versions: dict[str, str]
     """A text for each table that changes with it: topics, groups, offsets, filters."""
+    blocks: dict[str, int] = {}
+    """Number of messages in each block by the block's number, if they were asked for."""
     ticket: str = ""
     """Lets a replica use the HA port once, if the broker has users and the replica asked for it."""

@@ -60,19 +60,15 @@ class Calm:
         self._note_digest()
 
     def _start_all(self) -> None:
-        """Start all brokers. A master that has lost acknowledged messages starts after a slave was promoted."""
+        """Start all brokers. If the master waits because a slave has more, promote this slave."""
         cluster = self._cluster
-        if cluster.needs_failover:
-            for member in cluster.members:
-                if member is not cluster.master and not member.is_running:
-                    cluster.start(member)
-            self._pass(JOIN_MS // 10)
-            slave = cluster.operator.candidate()
-            if slave is not None:
-                cluster.fail_over_to(slave)
         for member in cluster.members:
             if not member.is_running:
                 cluster.start(member)
+        self._pass(JOIN_MS // 10)
+        slave = cluster.operator.candidate() or cluster.operator.longest()
+        if cluster.master_waits and slave is not None:
+            cluster.fail_over_to(slave)
 
     def _join(self) -> None:
         """Wait until all brokers follow the master, and have its log and blocks."""

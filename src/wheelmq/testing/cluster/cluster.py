@@ -57,8 +57,6 @@ class SimulatedCluster:
         """Called before a process ends, with its member. Clients take the answers that have arrived."""
         self._next_change = Change.KILL
         """The reason of the next start of the master."""
-        self.needs_failover = False
-        """Whether a slave must be promoted before the master may start: it has lost acknowledged messages."""
         self.lag_at_death = 0
         self.end_at_death = 0
         self._released: dict[int, int] = {}
@@ -118,6 +116,8 @@ class SimulatedCluster:
         worked = self._do(member, member.work)
         if worked:
             self._check_releases(member)
+        if member is self.master and member.is_open and self._asks_slaves():
+            self._continue(Change.POWER_CUT)
         if member.next_life is not None:
             self._begin_next_life(member)
             return True
@@ -176,17 +176,29 @@ class SimulatedCluster:
             return
         if member is self.master:
             assert member.parts.role.is_master, f"{member.name} is the present master, and starts as a slave"
-            self._continue(self._next_change)
+            if not self._asks_slaves():
+                self._continue(self._next_change)
+
+    def _asks_slaves(self) -> bool:
+        """Return whether the present master starts after a power cut, and first asks its slaves."""
+        loses = self.choices.is_sync and not self.choices.flushes
+        return loses and self._next_change is Change.POWER_CUT and self.oracle.broker is None
+
+    @property
+    def master_waits(self) -> bool:
+        """Whether the master runs, and does not serve because a slave has more, or may have more."""
+        return self.master.is_running and self._asks_slaves()
 
     def _continue(self, change: Change) -> None:
         """Continue the history with the log of the present master."""
         role = self.master.parts.role
         assert role.is_sync == self.choices.is_sync, f"{self.master.name} has another mode than the former master"
         now_ms = self.master.harness.now_ms
-        gone = self.oracle.continue_with(self.master.broker, self.master.disk, now_ms, change)
+        keeps_all = self.choices.in_sync == len(self.members) and self.operator.all_are_complete()
+        gone = self.oracle.continue_with(self.master.broker, self.master.disk, now_ms, change, keeps_all=keeps_all)
         self.note(f"  the history continues at {self.master.name} after a {change.name}, without {gone} records")
         self.counts["records taken back"] += gone
-        self._next_change, self.needs_failover, self._lag_is_known = Change.KILL, False, False
+        self._next_change, self._lag_is_known = Change.KILL, False
 
     def kill(self, member: Member, why: str, *, dark: bool = False) -> None:
         """End the process of a member. Without power it also loses unsynced bytes."""
@@ -203,7 +215,6 @@ class SimulatedCluster:
         self.operator.note_loss(member)
         if member is self.master:
             self._next_change = Change.POWER_CUT
-            self.needs_failover = self.choices.is_sync and not self.choices.flushes
 
     def _note_end(self, member: Member) -> None:
         self.observe()
@@ -274,7 +285,7 @@ class SimulatedCluster:
         role = Role(slave.harness.settings, slave.disk, slave.paths)
         if role.is_master:
             self.operator.replaced_by(slave)
-            self._next_change, self.needs_failover = change, False
+            self._next_change, self.oracle.broker = change, None
 
     def fail_over_to(self, slave: Member) -> None:
         """Promote a slave in the calm."""

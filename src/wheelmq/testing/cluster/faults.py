@@ -95,12 +95,10 @@ class ClusterFaults:
             self._cluster.stop(member)
 
     def _starts(self) -> None:
-        """Start a stopped process, unless a slave must be promoted first."""
+        """Start a stopped process."""
         stopped = [one for one in self._cluster.members if not one.is_running]
         if stopped:
-            member = self._r.choice(stopped)
-            if member is not self._cluster.master or not self._cluster.needs_failover:
-                self._cluster.start(member)
+            self._cluster.start(self._r.choice(stopped))
 
     def _pages_go_to_disk(self) -> None:
         self._r.choice(self._cluster.members).disk.write_back(self._r, self._r.random())
@@ -155,11 +153,11 @@ class ClusterFaults:
     # Changes of the master -----------------------------------------------------------------------------------------
 
     def fail_over(self) -> None:
-        """Promote a slave if the master is down, or cut off from all others."""
+        """Promote a slave if the master is down, cut off from all others, or waits because a slave has more."""
         cluster = self._cluster
         is_alone = self._is_isolated(cluster.master) and cluster.choices.in_sync == len(cluster.members)
         slave = cluster.operator.candidate()
-        if slave is not None and (not cluster.master.is_running or is_alone):
+        if slave is not None and (not cluster.master.is_running or is_alone or cluster.master_waits):
             cluster.note(f"  failover to {slave.name}")
             self._promote(slave, Change.FAILOVER, partial(cluster.operator.fail_over, slave))
 

@@ -98,7 +98,11 @@ class Operator:
         slaves = [one for one in self._slaves() if self.is_complete(one)]
         if not slaves or (self._in_sync < len(self._members) and len(slaves) < len(self._members) - 1):
             return None
-        return max(slaves, key=lambda one: (one.parts.replication.epoch, one.parts.store.log.end))
+        return max(slaves, key=_length)
+
+    def longest(self) -> Member | None:
+        """Return the slave with the longest log, also if it may have lost messages."""
+        return max(self._slaves(), key=_length, default=None)
 
     # Promotions ----------------------------------------------------------------------------------------------------
 
@@ -135,3 +139,8 @@ class Operator:
         """Return an id that no other member has, for a machine with an empty disk."""
         taken = {one.broker_id for one in self._members if one is not member}
         return next(number for number in range(1, len(self._members) + 1) if number not in taken)
+
+
+def _length(member: Member) -> tuple[int, int]:
+    """Return epoch and end of a log, by which logs are compared."""
+    return member.parts.replication.epoch, member.parts.store.log.end

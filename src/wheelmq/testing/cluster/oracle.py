@@ -56,21 +56,36 @@ class ClusterOracle(Oracle):
         self.is_sync = is_sync
         self._flushes = flushes
         self._change = Change.KILL
+        self._slaves_kept_all = False
+        """Whether the slaves have lost nothing that they had, at the last change."""
         self.broker: Broker | None = None
         """The broker whose log is the history; None while it does not run."""
         self.halves: dict[bytes, Half] = {}
+        self._taken_back: set[Entry] = set()
+        """Records that a power cut took from a master. A slave that has them may be promoted."""
         self._seen: set[int] = set()
         """Positions of the records that consumers have seen."""
 
     # Changes of the master -----------------------------------------------------------------------------------------
 
-    def continue_with(self, broker: Broker, disk: SimulatedDisk, now_ms: int, change: Change) -> int:
-        """Continue the history with the log of `broker`. Returns the number of records that are taken back."""
-        self._change, self._disk, self.broker = change, disk, broker
+    def continue_with(
+        self, broker: Broker, disk: SimulatedDisk, now_ms: int, change: Change, *, keeps_all: bool
+    ) -> int:
+        """Continue the history with the log of `broker`. Returns the number of records that are taken back.
+
+        With `keeps_all`, the slaves have all that they acknowledged.
+        """
+        self._change, self._disk, self.broker, self._slaves_kept_all = change, disk, broker, keeps_all
         return self.recovered(broker, now_ms, power_was_cut=change in (Change.POWER_CUT, Change.FAILOVER))
 
+    def _returns(self, entry: Entry) -> bool:
+        return entry in self._taken_back
+
     def _check_loss(self, entry: Entry) -> None:
-        keeps = self._flushes if self._change is Change.POWER_CUT else self.is_sync
+        self._taken_back.add(entry)
+        keeps = self.is_sync
+        if self._change is Change.POWER_CUT:
+            keeps = self._flushes or (self.is_sync and self._slaves_kept_all)
         if not keeps:
             return
         if self._change is Change.FAILOVER and not self._is_in_block(entry):

@@ -224,7 +224,8 @@ class Oracle:
         self._forget_lost_of_blocks(broker, power_was_cut=power_was_cut)
         self._seen_to = LogPosition(max(log.start, before[kept - 1].end if kept else 0))
         self.observe(broker, now_ms)
-        fresh = [entry for entry in self._state.entries[kept:] if entry.settles < 0 and self._is_of_client(entry)]
+        later = (entry for entry in self._state.entries[kept:] if entry.settles < 0 and not self._returns(entry))
+        fresh = [entry for entry in later if self._is_of_client(entry)]
         assert not fresh, f"a start released nothing, and there are records that were not there: {fresh}"
         return len(gone)
 
@@ -236,6 +237,10 @@ class Oracle:
         undone = entry.cancels and entry.settles >= 0 and self._state.origins[entry.settles].name
         assert undone not in self.firm_cancels, f"lost: the cancel of {undone!r} was acknowledged as on disk"
 
+    def _returns(self, entry: Entry) -> bool:
+        """Return whether the record was taken back before, and another broker had it."""
+        return False
+
     def _is_of_client(self, entry: Entry) -> bool:
         """Return whether a client must have sent the record."""
         return True
@@ -245,6 +250,8 @@ class Oracle:
         state = self._state
         found = {entry.parks: entry for block in broker.parts.blocks for entry in _entries_of(block)}
         for origin, entry in found.items():
+            if origin not in state.origins and self._returns(entry):
+                self._park(entry)
             assert state.in_blocks.get(origin) == entry, f"{entry.name!r} is in a block, and was not there"
         for origin, entry in list(state.in_blocks.items()):
             if origin in found or origin in state.settled:

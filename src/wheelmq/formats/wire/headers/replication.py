@@ -13,7 +13,9 @@ class ReplicationStateHeader(Header):
     former_master: str | None = None
     """The address of a former master that needs an id as the slave of this broker."""
     own_id: int = 0
-    """The id that the former master had before it was the master; 0 if it had none, or another broker has it now."""
+    """The id that the former master had before its promotion; 0 if it had none, or if another broker has it now."""
+    wants_blocks: bool = False
+    """Whether the answer shall have the number of messages in each block."""
 
 
 class PromoteHeader(Header):
