@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context
 from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.stops import Died
@@ -22,6 +23,8 @@ ROUNDING_S: Final = 1e-6
 """Times are sums of fractions. A callback that is due within this time is due now."""
 CALLBACKS_MAX: Final = 100_000
 """The loop fails if more callbacks than this run at one moment."""
+GRACE_S: Final = 20.0
+"""Time until a failed task must be awaited. `gather` awaits its tasks once all have ended."""
 
 
 class Dialer(Protocol):
@@ -44,6 +47,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = 0
         self._tasks: list[asyncio.Task[Any]] = []
+        self._failed_s: WeakKeyDictionary[asyncio.Task[Any], float] = WeakKeyDictionary()
+        """The time at which a task was found that has failed and that nothing has awaited."""
         self._errors: list[BaseException] = []
         """Exceptions of callbacks, and of tasks that nothing awaits."""
 
@@ -89,8 +94,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def check(self) -> None:
         """Check that code has handled all exceptions of callbacks and tasks. Raises AssertionError for the first."""
+        now_s = self.time()
         for task in self._tasks:
-            if task.done() and task._log_traceback:
+            if task.done() and task._log_traceback and now_s - self._failed_s.setdefault(task, now_s) >= GRACE_S:
                 self._note(task.exception())
         if self._errors:
             error = self._errors[0]
