@@ -49,15 +49,21 @@ class LogFollower:
     """Appends bytes of a master's log to a store that takes no other messages.
 
     `real_queue_of` returns the row of the real queue of a parked message, by its origin, or -1. `lacks` returns which
-    messages are stored outside of the log, and have not come to this store.
+    messages are stored outside of the log, and have not come to this store. `may_differ` returns which of them may have
+    come from another master.
     """
 
     def __init__(
-        self, store: Store, real_queue_of: Callable[[Origin], int], lacks: Callable[[Rows], npt.NDArray[np.bool_]]
+        self,
+        store: Store,
+        real_queue_of: Callable[[Origin], int],
+        lacks: Callable[[Rows], npt.NDArray[np.bool_]],
+        may_differ: Callable[[Rows], npt.NDArray[np.bool_]],
     ) -> None:
         self._store = store
         self._real_queue_of = real_queue_of
         self._lacks = lacks
+        self._may_differ = may_differ
         self.names = InternedNames()
         """The topics of `taken`."""
         self._rows: Rows = np.zeros((ROWS_MAX, col.COLUMNS), np.int64)
@@ -161,7 +167,8 @@ class LogFollower:
     def _real_queues(self, rows: Rows, queues: Rows) -> Rows:
         """Return the row of the real queue of each message that a record parks or settles, and -1 for the others.
 
-        A released record is in its real queue. A cancel, a roll and a dead letter are in the queue of another topic. A
+        A released record is in its real queue. A cancel, a roll and a dead letter are in the queue of another topic. So
+        may be the message of a former master with the same origin, which is counted until its block is checked. A
         message that is not here is not counted yet, so it has no real queue.
         """
         names = self.names
@@ -169,8 +176,9 @@ class LogFollower:
         parks = rows[:, col.PARKS] != 0
         if parks.any():
             found[parks] = self._store.queue_rows(rows[parks, col.REAL_TOPIC], rows[parks, col.REAL_QUEUE_ID], names)
-        is_letter = rows[:, col.TOPIC] == names.intern(DEAD_LETTER_TOPIC)
-        for i in np.flatnonzero((rows[:, col.SETTLES] != 0) & (parks | is_letter)).tolist():
+        elsewhere = parks | (rows[:, col.TOPIC] == names.intern(DEAD_LETTER_TOPIC))
+        elsewhere |= self._may_differ(rows[:, col.SETTLES])
+        for i in np.flatnonzero((rows[:, col.SETTLES] != 0) & elsewhere).tolist():
             found[i] = self._settled_queue(Origin(int(rows[i, col.SETTLES])), rows, found)
         found[self._lacks(rows[:, col.SETTLES])] = row.NOT_COPIED
         return found

@@ -140,6 +140,19 @@ class TestReturn:
         pair.master.advance(120_000)
         assert sorted(bodies(pair.master)) == [b"both", b"first", b"new", b"new too"]
 
+    def test_counts_by_queue_are_right_if_two_masters_gave_one_origin(self, pair: Pair) -> None:
+        """The log settles the message of the new master. The former master had counted its own one."""
+        pair.copy_all()
+        send(pair.master, 2, b"lost")
+        pair.fail_over()
+        pair.replica.ask(pair.replica.send_command("Other", b"new", properties={props.DELAY_IN_SECONDS: "2"}))
+        pair.replica.advance(10_000)
+        rejoin(pair.master, pair.replica, log_first=Random(1))
+        pair.master.settle()
+        counts = pair.master.broker.parts.timer.pending.counts.by_queue
+        assert not counts.any()
+        invariants.check(pair.master.broker)
+
     def test_a_message_whose_settling_record_is_truncated_is_pending_again(self, pair: Pair) -> None:
         send(pair.master, 2, b"a")
         pair.copy_all()

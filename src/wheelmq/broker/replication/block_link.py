@@ -183,6 +183,9 @@ class BlockLink:
         if cuts:
             log.warning("the master has other messages than this broker in %d blocks", len(cuts))
             self.cuts = cuts
+            return
+        for number in self._agreed:
+            self._scheduler.settlement.note_checked(number)
 
     def _take_parts(self, parts: list[BlockPart], log_end: LogPosition) -> None:
         for part in parts:

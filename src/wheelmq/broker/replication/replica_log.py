@@ -24,7 +24,8 @@ class ReplicaLog:
         self._pending = engine.timer.pending
         self._transactions = transactions
         self._knows_pending = engine.knows_pending
-        self._follower = LogFollower(engine.store, self._real_queue_of, engine.block_scheduler.lacks)
+        settlement = engine.block_scheduler.settlement
+        self._follower = LogFollower(engine.store, self._real_queue_of, settlement.lacks, settlement.may_differ)
         self._is_fresh = False
         """Whether `take` has not seen the last received bytes, or stopped at its limit."""
 

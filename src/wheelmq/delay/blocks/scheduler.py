@@ -25,7 +25,6 @@ from wheelmq.delay.blocks.row_check import check_window
 from wheelmq.delay.blocks.settlement import BlockSettlement
 from wheelmq.delay.blocks.walked import WalkedBuffer
 from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts
-from wheelmq.delay.done import Flags, Origins
 from wheelmq.delay.pending import PendingTable
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.scans import falls_short
@@ -67,7 +66,7 @@ class BlockScheduler:
         self.wheel = BlockWheel()
         self.walked_ms = 0
         self._planned: dict[int, Counts] | None = None
-        self._settlement = BlockSettlement(blocks)
+        self.settlement = BlockSettlement(blocks)
         self.flagged_to = self._store.log.start
         """Records before this log position settle only messages whose units are flagged on disk."""
         self._waiting: Counter[int] = Counter()
@@ -172,7 +171,7 @@ class BlockScheduler:
                 arm_units(self._pending, block, first + mine, units[mine], by="block_lane")
 
     def take_settled(self, rows: Rows) -> None:
-        real_queues = self._settlement.note(rows, self._store.dispatched_to)
+        real_queues = self.settlement.note(rows, self._store.dispatched_to)
         if len(real_queues):
             self._waiting.subtract(real_queues[real_queues != NOT_COPIED].tolist())
             self._pending.keys.drop_settled_elsewhere(len(real_queues), self.waiting, self._pending.done)
@@ -263,9 +262,7 @@ class BlockScheduler:
     def follow(self) -> None:
         """Be a copy of a master's blocks from now on."""
         self.is_copy = True
-
-    def lacks(self, origins: Origins) -> Flags:
-        return self._settlement.lacks(origins)
+        self.settlement.note_unchecked()
 
     def end_at(self, block: Block, end_ms: Millis) -> None:
         """Change the end of a copy to that of the master's block. Raises DiskFull."""
@@ -320,7 +317,7 @@ class BlockScheduler:
 
     def _flag_settled(self) -> LogPosition:
         """Flag the messages that records on disk settle. Returns the log position up to which all are flagged."""
-        return self._settlement.flag(min(self._store.log.synced, self._store.dispatched_to))
+        return self.settlement.flag(min(self._store.log.synced, self._store.dispatched_to))
 
     def _note_flagged(self, upto: LogPosition) -> None:
         """Note that the flags up to log position `upto` are on disk, unless a block's failed sync left some out."""
@@ -344,7 +341,7 @@ class BlockScheduler:
         settling records are on disk.
         """
         after = self._store.log.synced if self.is_copy else LogPosition(0)
-        unflagged = self._settlement.unflagged(self._store.journal.rows(), after)
+        unflagged = self.settlement.unflagged(self._store.journal.rows(), after)
 
         def is_past(block: Block) -> bool:
             return block.number in self._gone_at_master if self.is_copy else block.end_ms <= now_ms

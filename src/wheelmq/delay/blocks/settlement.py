@@ -13,7 +13,16 @@ from wheelmq.delay.blocks.block import Block
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.done import Flags, Origins
 from wheelmq.delay.intake import Integers
-from wheelmq.formats.disk.origin import INDEX_MASK, KIND_BLOCK, KIND_SHIFT, by_stream, stream_number
+from wheelmq.formats.disk.origin import (
+    INDEX_BITS,
+    INDEX_MASK,
+    KIND_BLOCK,
+    KIND_SHIFT,
+    Stream,
+    block_stream,
+    by_stream,
+    stream_number,
+)
 from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.journal import Rows
@@ -33,6 +42,8 @@ class BlockSettlement:
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
         self._settled: deque[_Settled] = deque()
+        self._unchecked: set[Stream] = set()
+        """The blocks that may have other messages than those of the master."""
 
     def note(self, rows: Rows, before: LogPosition) -> Integers:
         """Note messages of blocks that the journal's `rows` settle before `before`. Returns their real queues' rows."""
@@ -51,6 +62,19 @@ class BlockSettlement:
             block = self._blocks.get(stream_number(stream))
             if block is not None:
                 found[places[mine]] = origins[places[mine]] & INDEX_MASK >= block.queue.end
+        return found
+
+    def note_unchecked(self) -> None:
+        """Note that the messages of all present blocks may be others than those of the master."""
+        self._unchecked = {block_stream(block.number) for block in self._blocks}
+
+    def note_checked(self, number: int) -> None:
+        """Note that the messages of a block are those of the master."""
+        self._unchecked.discard(block_stream(number))
+
+    def may_differ(self, origins: Origins) -> Flags:
+        """Return which messages are of blocks that may have others than the blocks of the master."""
+        found: Flags = np.isin(origins >> INDEX_BITS, list(self._unchecked))
         return found
 
     def unflagged(self, running: Rows, after: LogPosition) -> set[int]:
