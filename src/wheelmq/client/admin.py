@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -33,8 +33,12 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import Header
 from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.errors import CallError, Refused
+from wheelmq.system.backports import timeout
 from wheelmq.system.clock import Clock, SystemClock
 from wheelmq.system.tls_client import Tls
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 B = TypeVar("B")
 
@@ -181,7 +185,7 @@ class Admin:
         chosen = await self._chosen(broker_name)
         for address in chosen.values():
             await self._ask(address, Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext=dict(ext)))
-        async with asyncio.timeout(self._timeout_s):
+        async with timeout(self._timeout_s):
             while not await self._is_known(topic, chosen):
                 await asyncio.sleep(SEEN_S)
 

@@ -11,6 +11,8 @@ from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import ParamSpec, TypeVar, cast
 
+from wheelmq.system.backports import result_of
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -42,7 +44,7 @@ class Callbacks:
 
     async def _called(self, function: Callable[P, R | Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         if not is_plain(function):
-            return await cast("Awaitable[R]", function(*args, **kwargs))
+            return await result_of(cast("Awaitable[R]", function(*args, **kwargs)))
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self._threads, "wheelmq-callback")
         bound = partial(copy_context().run, partial(function, *args, **kwargs))
@@ -51,7 +53,7 @@ class Callbacks:
         self._busy += 1
         running.add_done_callback(lambda _: self._returned(loop))
         found = await asyncio.wrap_future(running)
-        return await found if isawaitable(found) else found
+        return await result_of(found) if isawaitable(found) else found
 
     def _returned(self, loop: asyncio.AbstractEventLoop) -> None:
         """Report from the thread that it is free again. The loop may be closed by then."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wheelmq.client.message import read_records
 from wheelmq.client.outgoing import check_group, encode_properties
@@ -33,6 +33,9 @@ from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.system.clock import Clock, SystemClock
 from wheelmq.system.tls_client import Tls
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 RESENT: Final = "RESENT_DEAD_LETTER"
 PRODUCERS: Final = "WHEELMQ_RESEND_"

@@ -148,7 +148,7 @@ def _check_time(deliver_at_ms: int, now_ms: int) -> None:
 def _date(time_ms: int) -> str:
     try:
         seconds, ms = divmod(time_ms, 1000)
-        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(microsecond=ms * 1000)
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).replace(microsecond=ms * 1000)
     except (ValueError, OverflowError, OSError):
         return "before the year 1"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -23,6 +23,7 @@ from wheelmq.formats.wire.bodies import BodyError, QueueName, Subscription
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
+from wheelmq.system.backports import timeout
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class GroupMember:
             except Exception:
                 log.exception("group %s: the rebalance of the queues failed", self.name)
             try:
-                async with asyncio.timeout(REBALANCE_S if settled else SETTLE_S):
+                async with timeout(REBALANCE_S if settled else SETTLE_S):
                     await self._changed.wait()
             except TimeoutError:
                 continue

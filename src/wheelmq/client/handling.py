@@ -22,6 +22,7 @@ from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
+from wheelmq.system.backports import is_cancelled, timeout
 
 log = logging.getLogger(__name__)
 
@@ -70,14 +71,14 @@ class Handling:
                 )
                 return Verdict(Later(), "CR_LATER", f"no callback for topic {message.topic}")
             await self._callbacks.room(callback)
-            async with asyncio.timeout(self._timeout_s(callback)):
+            async with timeout(self._timeout_s(callback)):
                 outcome = await self._callbacks.call(callback, message)
         except MessageError as error:
             log.error("group %s: %s: %s", self._group, where, error)
             return Verdict(Later(), "CR_THROW_EXCEPTION", str(error))
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # the consumer ends
+            if is_cancelled(task):  # the consumer ends
                 raise
             log.exception("group %s: the callback failed on %s", self._group, where)
             return Verdict(Later(), "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}")

@@ -53,6 +53,4 @@ def heartbeat(group: GroupMember, consume_type: str) -> Heartbeat:
 def offset_store(session: Session, group: str, settings: GroupSettings) -> OffsetStore:
     if settings.model is Model.CLUSTERING:
         return BrokerOffsets(session, group)
-    from wheelmq.system.disk import Disk  # imports NumPy, which only broadcasting needs
-
-    return LocalOffsets(settings.offsets_folder, group, session, Disk())
+    return LocalOffsets(settings.offsets_folder, group, session)

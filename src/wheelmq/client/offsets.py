@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from wheelmq.client.consumer_settings import GroupSettings, StartFrom
 from wheelmq.client.session import Session
@@ -17,9 +17,7 @@ from wheelmq.formats.wire.bodies import BodyError, QueueName
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
-
-if TYPE_CHECKING:
-    from wheelmq.system.disk import Disk
+from wheelmq.system import whole_files
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +74,10 @@ class BrokerOffsets:
 class LocalOffsets:
     """Offsets in a file that Apache's client reads and writes too: FOLDER/CLIENT_ID/GROUP/offsets.json."""
 
-    def __init__(self, folder: Path | None, group: str, session: Session, disk: Disk) -> None:
+    def __init__(self, folder: Path | None, group: str, session: Session) -> None:
         self._folder = folder or Path.home() / ".rocketmq_offsets"
         self._group = group
         self._session = session
-        self._disk = disk
         self._known: dict[QueueName, int] | None = None
         self._writing = asyncio.Lock()
 
@@ -96,7 +93,7 @@ class LocalOffsets:
         return self._known.get(queue)
 
     async def commit(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception]:
-        """Replace the file atomically. Returns the error for every queue if this fails."""
+        """Replace the file. Returns the error for every queue if this fails."""
         async with self._writing:
             try:
                 if self._known is None:
@@ -110,7 +107,7 @@ class LocalOffsets:
     def _load(self) -> dict[QueueName, int]:
         problem: BodyError | None = None
         for path in (self.path, self.path.with_name(self.path.name + ".bak")):
-            raw = self._disk.read(path)
+            raw = whole_files.read(path)
             if not raw:
                 continue
             try:
@@ -123,8 +120,7 @@ class LocalOffsets:
         return {}
 
     def _save(self, raw: bytes) -> None:
-        self._disk.make_folder(self.path.parent)
-        self._disk.replace(self.path, raw, keep_previous=True)
+        whole_files.replace(self.path, raw)
 
 
 async def first_offset(session: Session, settings: GroupSettings, queue: QueueName) -> int:

@@ -15,6 +15,7 @@ from wheelmq.client.consumer_settings import ConsumerSettings, Model
 from wheelmq.client.group import cancel, text
 from wheelmq.client.handling import TO_DEAD_LETTERS, Handling
 from wheelmq.client.share import HeldQueue, Taken
+from wheelmq.system.backports import timeout
 from wheelmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Orderly:
                 continue
             times += 1
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.suspend_ms / 1000):
+                async with timeout(self._settings.suspend_ms / 1000):
                     await held.ending.wait()
 
     async def _is_settled(self, held: HeldQueue, taken: Taken, times: int) -> bool:

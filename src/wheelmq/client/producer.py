@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Awaitable, Sequence
-from typing import Final, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,9 @@ from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.errors import CallError, Refused, Unreachable
 from wheelmq.system.clock import Clock, SystemClock
 from wheelmq.system.tls_client import Tls
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
 
 CANCEL_AHEAD_MS: Final = 1000
 """A cancel must have a due time in the future, although its message may just have been released."""
@@ -206,8 +209,6 @@ class Producer:
         RocketMQ looks only in the second of `deliver_at_ms`, and its versions expect different forms of the key. So an
         Apache broker gets both forms. Raises the same as `send`.
         """
-        from wheelmq.formats.disk.parked import delete_key  # imports NumPy, which a send does not need
-
         check_topic(topic)
         delays.check_int("deliver_at_ms", deliver_at_ms)
         route = await self._session.routes.get(topic)
@@ -215,9 +216,9 @@ class Producer:
             raise ValueError(
                 f"broker {broker_name} has no queue of {topic}; the brokers of the topic are {', '.join(route.masters)}"
             )
-        outcomes = set()
+        outcomes, key = set(), names.delete_key(topic, unique_key)
         for name in [broker_name] if broker_name is not None else route.masters:
-            result = await self._send_cancel(route.masters[name], topic, delete_key(topic, unique_key), deliver_at_ms)
+            result = await self._send_cancel(route.masters[name], topic, key, deliver_at_ms)
             if result is None:  # Apache RocketMQ of unknown version; since 5.4.0 it expects the key alone
                 await self._send_cancel(route.masters[name], topic, unique_key, deliver_at_ms)
             outcomes.add(result or CancelResult.ACCEPTED)

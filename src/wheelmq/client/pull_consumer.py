@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final
 
 from wheelmq.client import inquiries, offsets, subscriptions
 from wheelmq.client.consumer_settings import Model, PullSettings
@@ -23,8 +23,12 @@ from wheelmq.formats.wire.bodies import Heartbeat, QueueName
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import PULL_LITE
+from wheelmq.system.backports import timeout
 from wheelmq.system.clock import Clock, SystemClock
 from wheelmq.system.tls_client import Tls
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 ACTIVELY: Final = "CONSUME_ACTIVELY"
 
@@ -158,7 +162,7 @@ class PullConsumer:
         if self.settings.auto_commit:
             self._confirm()
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with timeout(timeout_ms / 1000):
                 while not (found := self._take(count)):
                     self._arrived.clear()
                     await self._arrived.wait()

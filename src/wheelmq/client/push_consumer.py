@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Self
+from typing import TYPE_CHECKING
 
 from wheelmq.client import inquiries, subscriptions
 from wheelmq.client.concurrent import Concurrently
@@ -27,6 +27,9 @@ from wheelmq.formats.wire.bodies import Heartbeat, QueueName
 from wheelmq.formats.wire.frame import Command
 from wheelmq.system.clock import Clock, SystemClock
 from wheelmq.system.tls_client import Tls
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PASSIVELY = "CONSUME_PASSIVELY"
 

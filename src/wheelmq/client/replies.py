@@ -17,6 +17,7 @@ from wheelmq.formats.wire.client_calls import PushReplyHeader
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError
+from wheelmq.system.backports import timeout
 from wheelmq.system.clock import Clock
 
 CORRELATION_ID: Final = "CORRELATION_ID"
@@ -47,7 +48,7 @@ class Replies:
     async def wait(self, reply: asyncio.Future[ReceivedMessage], within_ms: int, topic: str) -> ReceivedMessage:
         """Wait for a reply. Raises CallError after `within_ms`."""
         try:
-            async with asyncio.timeout(within_ms / 1000):
+            async with timeout(within_ms / 1000):
                 return await reply
         except TimeoutError:
             raise CallError(f"no consumer of {topic} replied within {within_ms} ms") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -13,6 +12,7 @@ from wheelmq.formats.java import java_long
 from wheelmq.formats.units import Millis, QueueOffset
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.system.backports import StrEnum
 
 SLOT_MS: Final = 1000
 """Apache RocketMQ rounds due times down to a multiple of this. A recall handle names such a time."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from wheelmq.client.admin import Admin
 from wheelmq.client.consumer_settings import ConsumerSettings, PullSettings
@@ -25,6 +25,9 @@ from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.system.clock import Clock
 from wheelmq.system.tls_client import Tls
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NOT_STARTED: Final = "the client is not started"
 OWN_THREAD: Final = "the client's own thread cannot wait for the client"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Unpack
+from typing import TYPE_CHECKING, Final
 
 from wheelmq.client.callbacks import Callbacks
 from wheelmq.client.message import MessageError, ReceivedMessage, received
@@ -25,6 +25,9 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.system.clock import Clock
 from wheelmq.system.tls_client import Tls
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import binascii
 import ipaddress
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Final, NamedTuple
 
 from wheelmq.formats.units import Millis
@@ -131,7 +131,7 @@ def _time_ms(element: Element) -> Millis:
         text = ("20" if text[:2] < "50" else "19") + text
     elif element.tag != GENERAL_TIME:
         raise ValueError("a time is missing")
-    moment = datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+    moment = datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=timezone.utc)
     return Millis(int(moment.timestamp()) * 1000)
 
 

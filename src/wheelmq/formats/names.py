@@ -133,3 +133,8 @@ def retry_topic(group: str) -> str:
 
 def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + group
+
+
+def delete_key(real_topic: str, unique_key: str) -> str:
+    """Return the long form of a delete key: topic, `+`, unique key (RocketMQ: TimerMessageStore.buildDeleteKey)."""
+    return f"{real_topic}+{unique_key}"

@@ -13,6 +13,7 @@ from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command, FrameError
 from wheelmq.net.errors import CallError, Refused, Unreachable
+from wheelmq.system.backports import is_cancelled, timeout
 from wheelmq.system.tls_client import ClientTls, problem_text
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class RpcClient:
         writer, heard = self._writer, self._heard
         try:
             self._write(command)
-            async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 may swallow a cancellation
+            async with timeout(timeout_s):  # wait_for of Python 3.11 may swallow a cancellation
                 return await future
         except TimeoutError:
             self._give_up(writer, heard, timeout_s)
@@ -104,7 +105,7 @@ class RpcClient:
         writer, heard = self._writer, self._heard
         self._write(command)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 if writer is not None:
                     await writer.drain()
         except (OSError, TimeoutError) as error:
@@ -128,7 +129,7 @@ class RpcClient:
         if writer is not None:
             writer.close()
             try:
-                async with asyncio.timeout(CLOSING_S):
+                async with timeout(CLOSING_S):
                     await writer.wait_closed()
             except (OSError, TimeoutError):
                 writer.transport.abort()
@@ -151,20 +152,20 @@ class RpcClient:
             self._opening = asyncio.create_task(self._open(timeout_s))
             self._opening.add_done_callback(self._opened)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await asyncio.shield(self._opening)
         except TimeoutError:
             raise Unreachable(f"{self.address} cannot be reached: no answer in time") from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_cancelled(task):
                 raise
             raise Unreachable(f"the connection to {self.address} was closed") from None
 
     async def _open(self, timeout_s: float) -> None:
         host, _, port = self.address.rpartition(":")
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 reader, writer = await self._dial(host.strip("[]"), int(port))
         except TimeoutError as error:
             raise Unreachable(f"{self.address} cannot be reached: {error or 'no answer in time'}") from None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ssl
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from wheelmq.formats.certificate import Certificate, CertificateError, parse_pem
+from wheelmq.system.backports import StrEnum
 
 KEY_MARK: Final = b"PRIVATE KEY-----"
 ENCRYPTED_MARKS: Final = (b"BEGIN ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")

@@ -6,7 +6,7 @@ import os
 import ssl
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,6 +19,9 @@ from wheelmq.system.tls import (
     load_authorities,
     load_pair,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FileName = str | os.PathLike[str]
 _FILES: Final = ("ca_file", "certificate_file", "key_file", "key_password_file")

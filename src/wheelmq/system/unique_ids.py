@@ -32,7 +32,7 @@ class UniqueIds:
         return f"{self._prefix}{now_ms - self._month_ms:08X}{self._counter:04X}"
 
     def _begin_month(self, now_ms: Millis) -> None:
-        start = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC).replace(
+        start = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.timezone.utc).replace(
             day=1, hour=0, minute=0, second=0, microsecond=0
         )
         following = (start + datetime.timedelta(days=32)).replace(day=1)

@@ -12,7 +12,6 @@ import pytest
 from wheelmq.client.offsets import LocalOffsets
 from wheelmq.client.session import Session
 from wheelmq.formats.wire.bodies import BodyError, QueueName
-from wheelmq.system.disk import Disk
 
 QUEUE = QueueName(topic="T", broker_name="b", queue_id=3)
 APACHES = b"""{
@@ -27,7 +26,7 @@ APACHES = b"""{
 
 def store(folder: Path) -> LocalOffsets:
     session: Any = SimpleNamespace(client_id="10.0.0.1@DEFAULT")
-    return LocalOffsets(folder, "G", cast(Session, session), Disk())
+    return LocalOffsets(folder, "G", cast(Session, session))
 
 
 def write_file(folder: Path, raw: bytes, name: str = "offsets.json") -> None:

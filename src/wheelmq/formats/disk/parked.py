@@ -9,6 +9,7 @@ from wheelmq.formats.disk.origin import LEVELS_MAX, TIMER_STREAM, Origin, Stream
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long
 from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC
+from wheelmq.formats.names import delete_key as delete_key
 from wheelmq.formats.units import Millis
 
 DUE_DIGITS: Final = 13
@@ -102,11 +103,6 @@ def level_due_time(properties: dict[str, str], store_ms: Millis, delay_ms: int) 
 
 def due_text(due_ms: Millis) -> str:
     return f"{due_ms:0{DUE_DIGITS}d}"
-
-
-def delete_key(real_topic: str, unique_key: str) -> str:
-    """Return the long form of a delete key: topic, `+`, unique key (RocketMQ: TimerMessageStore.buildDeleteKey)."""
-    return f"{real_topic}+{unique_key}"
 
 
 def delete_keys(properties: dict[str, str]) -> list[str]:

@@ -8,14 +8,18 @@ the route's note in docs/request-codes.md). queue_tables writes maps by queue.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from wheelmq.formats.buffer import Buffer
 from wheelmq.formats.java import java_hash, java_trim
 from wheelmq.formats.wire.headers import Int32, Int64
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 B = TypeVar("B")
 
@@ -301,7 +305,9 @@ class ClusterInfo(Body):
     cluster_addr_table: dict[str, list[str]] = {}
 
 
-_TEXT_OR_BARE_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([{,]\s*)(-?\d+|\{[^{}]*+\})(\s*:)', re.DOTALL)
+_MANY: Final = b"*+" if sys.version_info >= (3, 11) else b"*"
+"""Repeats the greatest number of times. Python 3.10 finds the same, and keeps a state for each repetition."""
+_TEXT_OR_BARE_KEY = re.compile(rb'"(?:[^"\\]|\\.)%b"?|([{,]\s*)(-?\d+|\{[^{}]%b\})(\s*:)' % (_MANY, _MANY), re.DOTALL)
 """Matches each string as a whole, so that no key is found inside it. An object used as a key has no inner object."""
 
 
