@@ -17,15 +17,15 @@ help: ## Say what can be made.
 
 install: $(INSTALLED) ## Make .venv with everything that is needed, from locked requirements.
 
-$(INSTALLED): requirements/wheelmq.txt pyproject.toml
+$(INSTALLED): requirements/wheelmq.txt pyproject.toml client/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found: make install PYTHON=/path/to/python3"; exit 1; }
 	@echo "Making $(VENV), 1.4 GB: Spark, Java, Numba and the tools of the tests. It takes a minute or two, once."
 	@echo "1 of 3: an environment for $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "2 of 3: the $$(grep -c '==' requirements/wheelmq.txt) packages of requirements/wheelmq.txt, fetched and unpacked; pip is silent meanwhile"
 	@$(PIP) install --require-hashes -r requirements/wheelmq.txt
-	@echo "3 of 3: WheelMQ itself"
-	@$(PIP) install --no-deps --no-build-isolation -e .
+	@echo "3 of 3: WheelMQ itself, and its client"
+	@$(PIP) install --no-deps --no-build-isolation -e ./client -e .
 	@touch $@
 
 demo: install ## Start everything, send delayed messages, show how late they arrive.
@@ -35,6 +35,7 @@ lint: install ## Look at style and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 $$($(BIN)/python -m tests.tidy.distributions)
 
 kernels: install ## Compile the kernels for this machine, as whatever needs them first does (1 min).
 	$(BIN)/python -c 'from wheelmq.broker.fast.warm import warm; warm(print)'

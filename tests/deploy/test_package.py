@@ -20,6 +20,7 @@ from tests.deploy.files import ROOT
 from tests.docs.test_links import links
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CLIENT = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
 CONTEXT = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
 
 
@@ -52,7 +53,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 
 def test_a_wheel_has_the_package_and_its_licence(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
-    assert {"wheelmq/py.typed", "wheelmq/cli/up.py"} <= set(names)
+    assert "wheelmq/cli/up.py" in names and "wheelmq/client/__init__.py" not in names
     assert {Path(name).name for name in names if "/licenses/" in name} == {"LICENSE", "NOTICE"}
     assert {name.partition("/")[0] for name in names} == {
         "wheelmq",
@@ -68,6 +69,12 @@ def test_the_classifiers_exist(metadata: Message) -> None:
     assert f"Programming Language :: Python :: {lowest}" in found
 
 
+def test_the_classifiers_of_the_client_exist() -> None:
+    assert set(CLIENT["classifiers"]) <= classifiers
+    assert f"Programming Language :: Python :: {CLIENT['requires-python'].removeprefix('>=')}" in CLIENT["classifiers"]
+    assert links(ROOT / "client" / CLIENT["readme"]) == []
+
+
 def test_the_description_has_no_link_into_the_repository(metadata: Message) -> None:
     page = ROOT / PROJECT["readme"]
     assert metadata.get_payload() == page.read_text()
@@ -76,7 +83,8 @@ def test_the_description_has_no_link_into_the_repository(metadata: Message) -> N
 
 
 def test_the_support_matrix_names_each_python_of_the_classifiers() -> None:
-    versions = {text.rpartition(" ")[2] for text in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d", text)}
+    found = [*PROJECT["classifiers"], *CLIENT["classifiers"]]
+    versions = {text.rpartition(" ")[2] for text in found if re.search(r"Python :: 3\.\d", text)}
     matrix = (ROOT / "docs" / "support.md").read_text()
     assert {version for version in versions if f"| Python {version} |" not in matrix} == set()
 

@@ -29,16 +29,22 @@ def locked(name: str = "wheelmq") -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
 
 
-def dependencies() -> list[str]:
-    """Returns the dependencies as pyproject.toml has them, and then those of the extra `ship`."""
+OWN = "wheelmq-client"
+"""Built from the same repository (tests/tidy/test_distributions.py)."""
+FOR_CHECKERS = {"typing-extensions"}
+"""Packages that only type checkers import. They have their own copies."""
+
+
+def dependencies(*extras: str) -> list[str]:
+    """Returns the dependencies as pyproject.toml has them, and then those of the extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found: list[str] = [*project["dependencies"], *project["optional-dependencies"]["ship"]]
-    return found
+    found: list[str] = [line for line in project["dependencies"] if not line.startswith(OWN)]
+    return found + [line for extra in extras for line in project["optional-dependencies"][extra]]
 
 
 def declared() -> dict[str, Requirement]:
     """Returns the dependencies by name."""
-    found = [Requirement(line) for line in dependencies()]
+    found = [Requirement(line) for line in dependencies("spark", "ship")]
     return {canonicalize_name(requirement.name): requirement for requirement in found}
 
 
@@ -57,7 +63,7 @@ def imported() -> set[str]:
 
 
 def test_each_import_is_a_declared_dependency() -> None:
-    assert imported() - HOSTS == set(declared()) - PLUGINS
+    assert imported() - HOSTS - FOR_CHECKERS == set(declared()) - PLUGINS
 
 
 def test_each_dependency_has_both_bounds() -> None:
@@ -74,4 +80,17 @@ def test_the_lock_file_satisfies_each_bound() -> None:
 def test_the_input_of_the_lock_file_has_the_same_dependencies() -> None:
     lines = (ROOT / "requirements/wheelmq.in").read_text().splitlines()
     runtime = [line for line in lines[: lines.index("# tools")] if not line.startswith("#")]
-    assert runtime == dependencies()
+    assert runtime == dependencies("spark", "ship")
+
+
+def test_the_client_has_both_bounds_and_those_of_the_broker_are_within() -> None:
+    [line] = tomllib.loads((ROOT / "client/pyproject.toml").read_text())["project"]["dependencies"]
+    own = Requirement(line)
+    assert {clause.operator for clause in own.specifier} == {">=", "<"}
+    assert locked()[own.name] in own.specifier
+
+
+def test_the_extra_all_has_the_other_extras() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    [every] = map(Requirement, extras.pop("all"))
+    assert (every.name, every.extras) == ("wheelmq", set(extras))
