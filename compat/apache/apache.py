@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from compat.apache.maven import MavenProject
-from compat.apache.remoting import GET_BROKER_CLUSTER_INFO, RefusedError, ask
+from compat.apache.remoting import (
+    CONTROLLER_GET_METADATA_INFO,
+    GET_BROKER_CLUSTER_INFO,
+    RefusedError,
+    ask,
+    ask_fields,
+)
 
 HOST = "127.0.0.1"
 HOST_V6 = "::1"
@@ -190,6 +196,46 @@ class ApacheNameServer(_JavaServer):
 
     def _ready(self) -> bool:
         return bool(ask(self.address, GET_BROKER_CLUSTER_INFO))
+
+
+class ApacheController(_JavaServer):
+    """One controller of a group, which elects masters: number `number` of those with the ports `peers`.
+
+    It is ready once the group has a leader. So the first of several does not become ready alone.
+    """
+
+    name = "controller"
+    main_class = "org.apache.rocketmq.controller.ControllerStartup"
+
+    def __init__(
+        self,
+        home: Path,
+        number: int = 0,
+        peers: Sequence[int] = (),
+        *,
+        config: Mapping[str, object] | None = None,
+        heap: str = "128m",
+        java_options: Sequence[str] = (),
+    ) -> None:
+        peers = tuple(peers) or (free_port(),)
+        super().__init__(home, peers[number], heap, java_options)
+        self._number, self._peers = number, peers
+        self.config = dict(config or {})
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            "controllerDLegerGroup": "group1",
+            "controllerDLegerPeers": ";".join(f"n{i}-{HOST}:{port}" for i, port in enumerate(self._peers)),
+            "controllerDLegerSelfId": f"n{self._number}",
+            "controllerStorePath": self.home / "controller",
+            "mappedFileSize": 1 << 20,
+            "bindAddress": HOST,
+            **self.config,
+        }
+
+    def _ready(self) -> bool:
+        """Return whether the controllers have a leader."""
+        return bool(ask_fields(self.address, CONTROLLER_GET_METADATA_INFO).get("controllerLeaderAddress"))
 
 
 class ApacheBroker(_JavaServer):

@@ -22,9 +22,11 @@ from wheelmq.broker.broker import Broker, open_broker
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.parts import Inner
 from wheelmq.broker.registration import Registrar
+from wheelmq.broker.replication.controller.controller_client import ControllerClient
+from wheelmq.broker.replication.controller.elections import Elections
 from wheelmq.broker.replication.following import Following
 from wheelmq.broker.replication.master_watch import LaterMaster, MasterWatch
-from wheelmq.broker.replication.replication import Replication
+from wheelmq.broker.replication.replication import MasterAddress, Replication
 from wheelmq.broker.replication.role import StoredRole, store_role
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter, NodeSettings
 from wheelmq.broker.start_warnings import body_size_warning
@@ -112,6 +114,7 @@ class BrokerApp:
         self.following: Following | None = None
         """Follows the master, if this broker started as a slave."""
         self._watch: MasterWatch | None = None
+        self._controller: ControllerClient | None = None
         self.next_life: Callable[[], object] | None = None
         """The work between the stop of this broker and its next start in another role; None if it ends for good."""
         self._replica_port: ReplicaPort | None = None
@@ -173,11 +176,14 @@ class BrokerApp:
         broker.tasks.add(TickTask("registration", lambda at: registration.poll()))
         if self._owns_process:
             self._add_memory_tasks(broker, workers)
-        registration.start()
-        self._watch = MasterWatch(broker.parts, self._step_down)
-        self._watch.start()
-        if not broker.parts.role.is_master:
-            self._follow(broker, registration)
+        if parts.elections is not None:
+            self._obey(parts.elections, broker, registration)
+        else:
+            registration.start()
+            self._watch = MasterWatch(broker.parts, self._step_down)
+            self._watch.start()
+            if not broker.parts.role.is_master:
+                self._follow(broker, registration.master, registration.register_soon)
         if self._owns_process:
             gc.collect()
             gc.freeze()  # later collections check only objects that requests create
@@ -219,14 +225,32 @@ class BrokerApp:
                 error,
             )
 
-    def _follow(self, broker: Broker, registration: Registrar) -> None:
+    def _obey(self, elections: Elections, broker: Broker, registration: Registrar) -> None:
+        """Register at the controller, and at the name servers once the controller has chosen the role."""
+        assert self._server is not None
+
+        def begin_role() -> None:
+            if not registration.is_started:
+                registration.start()
+            registration.register_soon()
+            if self.following is None and not broker.parts.role.is_master:
+                self._follow(broker, elections.master, controller.look_again)
+
+        controller = self._controller = ControllerClient(
+            broker.parts, elections, begin_role, self._server.schedule_tick, lambda: self._end_life(lambda: None)
+        )
+        controller.start()
+
+    def _follow(
+        self, broker: Broker, find_master: Callable[[], MasterAddress | None], look_again: Callable[[], None]
+    ) -> None:
         """Follow the master of the broker name, until this broker is the master."""
         assert self._server is not None
 
         self.following = Following(
             broker,
-            registration.master,
-            registration.register_soon,
+            find_master,
+            look_again,
             self._server.schedule_round,
             self._server.schedule_tick,
             self._end_life,
@@ -312,6 +336,8 @@ class BrokerApp:
         """Stop cleanly: take no new requests, and write everything to disk."""
         if self.broker is not None:
             self.broker.parts.admission.stop()
+        if self._controller is not None:
+            await self._controller.stop()  # it then elects another master
         if self.exporter is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.exporter.close)
         if self._watch is not None:

@@ -33,6 +33,9 @@ from wheelmq.broker.replication.acks import ReplicaAcks
 from wheelmq.broker.replication.apache_log import end_apache_log, has_apache_log
 from wheelmq.broker.replication.block_acks import BlockAcks
 from wheelmq.broker.replication.block_source import BlockSource
+from wheelmq.broker.replication.controller.elections import Elections
+from wheelmq.broker.replication.controller.membership import Membership
+from wheelmq.broker.replication.controller.sync_state_set import SyncStateSet
 from wheelmq.broker.replication.epochs import Epochs
 from wheelmq.broker.replication.promotion import Promotion
 from wheelmq.broker.replication.replica_log import ReplicaLog
@@ -128,7 +131,7 @@ class Parts:
         self.pipeline = self._open_turns()
         self.overload = OverloadGuard(settings, self.role, self.health, clock, self.ticks)
         self.admission = Admission(
-            settings, self.role, self.health, clock, self.ticks, disk, self.paths, self.store.journal
+            settings, self.role, self.health, clock, self.ticks, disk, self.paths, self.store.journal, self.in_sync
         )
         self.table_saves = self._open_table_saves()
         self.stats = BrokerStats(self.store, self.topics, settings.broker.cluster)
@@ -139,6 +142,7 @@ class Parts:
         self.transaction_checks = self._open_transaction_checks()
         self.records = RecordDispatch(self.engine, self.replicas, self.stats, self.holds, self.health, self.steps)
         self.replication = self._compose_replication()
+        self.elections = self._open_elections()
         self.puts = self._open_puts()
         self.context = self._open_context()
         self.metric_sources = self._open_metric_sources(shell_figures)
@@ -151,6 +155,11 @@ class Parts:
     def _open_engine(self) -> RecoveredEnds:
         """Recover the store. A master knows its pending messages, and writes the log itself from now on."""
         is_master, disk = self.role.is_master, self.disk
+        if self.role.is_elected and has_apache_log(disk, self.paths):
+            raise OSError(
+                f"{self.paths.root} has the log of a master of Apache RocketMQ. A controller cannot elect this broker: "
+                "start it with an empty store, or promote it before controller_mode is set"
+            )
         self.engine, recovered_ends = open_engine(
             self.settings,
             disk=disk,
@@ -231,6 +240,8 @@ class Parts:
         tickets = ReplicaTickets(self.clock) if self.settings.auth.authentication_enabled else None
         self.epochs = Epochs(self.disk, self.paths)
         shown_to = self.store.hidden_tail.start
+        self.in_sync = SyncStateSet() if self.role.is_elected else None
+        """The replicas in sync at the controller; None without one."""
         self.replicas = Replicas(
             self.store.log,
             self.epochs,
@@ -238,6 +249,7 @@ class Parts:
             settings,
             self.clock,
             tickets,
+            self.in_sync,
             replicated_to=self.store.log.end if shown_to is None else shown_to,
             note_replicated=self.store.abort_file.note_replicated,
         )
@@ -276,6 +288,14 @@ class Parts:
             self.topics,
             self.randomness,
         )
+
+    def _open_elections(self) -> Elections | None:
+        if self.in_sync is None:
+            return None
+        membership = Membership(
+            self.in_sync, self.replicas, self.block_source, self.store.log, self.settings.controller, self.clock
+        )
+        return Elections(self.role, self.replication, self.in_sync, membership)
 
     def _open_tables(self) -> None:
         settings, disk, tables = self.settings, self.disk, self.workers.tables

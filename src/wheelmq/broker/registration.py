@@ -51,7 +51,10 @@ class Registrar:
         self.registered = asyncio.Event()
         """Set once every name server has accepted a registration."""
 
+        self.is_started = False
+
     def start(self) -> None:
+        self.is_started = True
         for server in self._servers:
             server.start()
         self._check_all()

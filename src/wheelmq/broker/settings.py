@@ -13,6 +13,7 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from wheelmq.auth.settings import AuthSettings
+from wheelmq.broker.replication.controller.settings import ControllerSettings
 from wheelmq.broker.replication.settings import BrokerRole, ReplicationSettings
 from wheelmq.config.bounds import Count, DurationMs, EpochMs, Name, Percent, Port, Positive, WaitMs
 from wheelmq.config.setting import Setting, SettingsTable, SettingsTables
@@ -359,6 +360,7 @@ class BrokerSettings(SettingsTables, kw_only=True):
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
 

@@ -16,6 +16,7 @@ import time
 from wheelmq.broker.admission.put_status import PutFailed, PutStatus
 from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.answers import PeerError
+from wheelmq.broker.replication.controller.sync_state_set import SyncStateSet
 from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.paths import StorePaths
@@ -41,7 +42,9 @@ class Admission:
         disk: Disk,
         paths: StorePaths,
         journal: Journal,
+        in_sync: SyncStateSet | None = None,
     ) -> None:
+        """Create the object. `in_sync` has the replicas in sync at a controller."""
         self._settings = settings
         self._role = role
         self._health = health
@@ -50,6 +53,7 @@ class Admission:
         self._disk = disk
         self._paths = paths
         self._journal = journal
+        self._in_sync = in_sync
         self._is_stopping = False
         self._full: str | None = None
         self.check_disk()
@@ -60,6 +64,9 @@ class Admission:
             return "the broker is stopping"
         if not self._role.is_master:
             return self._role.slave_text
+        least = self._settings.controller.min_in_sync_replicas
+        if self._in_sync is not None and len(self._in_sync.members) < least:
+            return f"in-sync replicas not enough: {len(self._in_sync.members)} of {least} (min_in_sync_replicas)"
         if self._journal.is_full:
             return f"{self._journal.count} records wait for replicas, which do not keep up"
         return self._health.rejection or self._full

@@ -11,7 +11,7 @@ _ADMIN: Final = "a request of administrators that clients do not need"
 _POP: Final = "belongs to POP consumption"
 _STATIC: Final = "belongs to static topics"
 _REPLICAS: Final = "belongs to a part of replication that WheelMQ does not have"
-_CONTROLLER: Final = "belongs to the controller, which elects masters of replicated brokers"
+_CONTROLLER: Final = "a request to the controller, which is a process of Apache RocketMQ"
 _COLD: Final = "belongs to cold data: there is no tiered storage"
 _ROCKSDB: Final = "belongs to queues in RocksDB: WheelMQ has queue files"
 
@@ -51,8 +51,6 @@ UNSUPPORTED: Final[dict[Code, str]] = {
     Code.CONTROLLER_GET_REPLICA_INFO: _CONTROLLER,
     Code.CONTROLLER_GET_METADATA_INFO: _CONTROLLER,
     Code.CONTROLLER_GET_SYNC_STATE_DATA: _CONTROLLER,
-    Code.GET_BROKER_EPOCH_CACHE: _CONTROLLER,
-    Code.NOTIFY_BROKER_ROLE_CHANGED: _CONTROLLER,
     Code.UPDATE_CONTROLLER_CONFIG: _CONTROLLER,
     Code.GET_CONTROLLER_CONFIG: _CONTROLLER,
     Code.CLEAN_BROKER_DATA: _CONTROLLER,

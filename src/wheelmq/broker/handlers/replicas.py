@@ -114,10 +114,20 @@ def get_filters(request: Request, context: Context, replication: Replication) ->
     return reply(body=bodies.write(context.consumer_filters.table()))
 
 
+def _check_unelected(context: Context) -> None:
+    """Raise PeerError if a controller elects the master."""
+    if context.role.is_elected:
+        raise PeerError(
+            ResponseCode.INVALID_PARAMETER,
+            "the controller elects the master of this broker: use electMaster of Apache's mqadmin",
+        )
+
+
 @HANDLERS.serves(RequestCode.WMQ_PROMOTE)
 def promote(request: Request, context: Context, replication: Replication) -> Answer:
     """Make this slave the master of its broker name, under a new epoch."""
     least_end, end = request.header(PromoteHeader).least_log_end, context.store.log.end
+    _check_unelected(context)
     if context.role.is_master:
         raise PeerError(ResponseCode.INVALID_PARAMETER, "the broker is the master already")
     if end < least_end:
@@ -139,6 +149,7 @@ def promote(request: Request, context: Context, replication: Replication) -> Ans
 def hand_over(request: Request, context: Context, replication: Replication) -> Answer:
     """Stop being the master, for a slave that will be promoted next. Return the end of the log."""
     successor = request.header(HandOverHeader).successor
+    _check_unelected(context)
     if not context.role.is_master:
         raise PeerError(ResponseCode.INVALID_PARAMETER, "the broker is no master")
     if not replication.replicas.links:

@@ -253,6 +253,11 @@ class BlockSource:
 
     def confirmed(self, number: int) -> int:
         """Return the number of units of a block that enough replicas have. Connections of one replica count once."""
+        required = self._replicas.required
+        if required:
+            sessions = self._by_id()
+            found = [sessions[one].acked.get(number, 0) if one in sessions else 0 for one in required]
+            return min(found)
         needed, units = self._replicas.needed_acks, dict[int, int]()
         for session in self.sessions:
             acked = session.acked.get(number, 0)
@@ -264,9 +269,32 @@ class BlockSource:
     @property
     def are_available(self) -> bool:
         """Whether enough replicas copy the blocks, and are not too far behind."""
+        required = self._replicas.required
+        if required is not None:
+            return all(self.is_copied_by(one) for one in required)
         reach = self.blocks.bytes, self._settings.gap_bytes_max
         ids = {one.replica_id for one in self.sessions if one.is_complete and not one.is_behind(*reach)}
         return len(ids) >= self._replicas.needed_acks
+
+    def _by_id(self) -> dict[int, BlockSession]:
+        """Return the last session of each replica that has named its blocks, by its id."""
+        return {session.replica_id: session for session in self.sessions if session.is_complete}
+
+    def ends(self) -> dict[int, int]:
+        """Return the number of units of each block that has some."""
+        return {block.number: int(block.queue.end) for block in self.blocks if block.queue.end}
+
+    def is_copied_by(self, replica_id: int) -> bool:
+        """Return whether a replica copies the blocks, or there are none."""
+        return replica_id in self._by_id() or not self.ends()
+
+    def has_reached(self, replica_id: int, ends: dict[int, int]) -> bool:
+        """Return whether a replica has this number of units of each block that still exists."""
+        session = self._by_id().get(replica_id)
+        left = {number: units for number, units in ends.items() if self.blocks.get(number) is not None}
+        if session is None:
+            return not left
+        return all(session.acked.get(number, 0) >= units for number, units in left.items())
 
     def lacks(self) -> dict[int, int]:
         """Return the number of units that each replica lacks, by its id."""

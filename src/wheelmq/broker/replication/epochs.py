@@ -22,8 +22,14 @@ START_BITS: Final = 10
 """The low bits of an epoch's number count the unclean starts of one master."""
 NONCE_BITS: Final = 8
 """The next bits are random. Without a controller, two slaves may be promoted at the same time."""
+FIRST_WITHOUT_CONTROLLER: Final = 1 << START_BITS + NONCE_BITS
+"""The least number of an epoch that no controller gave."""
 NUMBER_MAX: Final = (1 << 31) - 1
 """The upper 13 bits count the promotions. So a promoted slave is later than its former master, which starts again."""
+
+
+BEFORE_CONTROLLER: Final = 0
+"""The epoch of all bytes from the time before the controller, which gives the numbers from 1 on."""
 
 
 class Epochs:
@@ -52,9 +58,13 @@ class Epochs:
     def begin(self, number: int, start: LogPosition) -> None:
         """Begin an epoch at `start`, the end of the log, and write the file. Raises OSError.
 
-        It replaces the epochs that have no bytes. After a power cut, the log may end before the start of some.
+        It replaces the epochs that have no bytes. After a power cut, the log may end before the start of some. The
+        first election of a controller joins all earlier epochs into one: their numbers are greater.
         """
         last = self.last
+        if last is not None and number < FIRST_WITHOUT_CONTROLLER <= last.number:
+            self._epochs = [Epoch(BEFORE_CONTROLLER, self._epochs[0].start)]
+            last = self.last
         assert last is None or number > last.number, (number, last)
         self._write([*(one for one in self._epochs if one.start < start), Epoch(number, start)])
 

@@ -47,6 +47,8 @@ APACHE_HAS_NO_TLS: Final = (
     "without encryption"
 )
 
+NOT_MIXED: Final = "one controller cannot have brokers of both kinds under one name. Use another broker_name"
+
 NOT_BESIDE: Final = (
     "no name server knows the master, and the broker whose HA port is ha_master_address does not answer: {}. Its port "
     "for requests must be the one before, or give this slave a name server"
@@ -133,7 +135,9 @@ class Following:
     async def _follow(self) -> None:
         """Follow the master until the connection ends."""
         self._has_heard = False
-        address, chosen = self._find_master(), self._broker.parts.settings.replication.master_address
+        parts = self._broker.parts
+        address = self._find_master()
+        chosen = "" if parts.role.is_elected else parts.settings.replication.master_address
         if address is None and not chosen:
             self._log.warn("none", "the slave knows no master: no name server has one with its broker name")
             return
@@ -158,7 +162,8 @@ class Following:
                 try:
                     ticket = "" if state is None else state.ticket
                     link = self._new_link(masters_start, has_epochs=has_epochs, ticket=ticket)
-                    await self._stream_log(link, chosen or address.ha, on_agreed=copy_blocks)
+                    ha = chosen or address.ha or ha_address(address.broker, state)
+                    await self._stream_log(link, ha, on_agreed=copy_blocks, of=address)
                 finally:
                     for task in tasks:
                         task.cancel()
@@ -166,6 +171,10 @@ class Following:
             raise _first(found) from None
         finally:
             await requests.close()
+
+    def _has_other_master(self, master: MasterAddress) -> bool:
+        """Return whether a controller elected another master than this one."""
+        return self._broker.parts.role.is_elected and self._find_master() not in (None, master)
 
     async def _state_of_master(self, requests: RpcClient, *, is_guessed: bool) -> ReplicationState | None:
         """Return the state of the master, or None for a master of Apache RocketMQ.
@@ -176,6 +185,8 @@ class Following:
             state = await state_of(requests, wants_ticket=True)
         except CallError as error:
             raise (MasterWrong(NOT_BESIDE.format(error)) if is_guessed else error) from None
+        if state is None and self._broker.parts.role.is_elected:
+            raise MasterWrong(f"the elected master at {requests.address} is a broker of Apache RocketMQ: {NOT_MIXED}")
         if state is None and self._tls is not None:
             raise MasterWrong(APACHE_HAS_NO_TLS.format(requests.address))
         if state is not None and not state.is_master:
@@ -223,9 +234,12 @@ class Following:
             ticket=ticket,
         )
 
-    async def _stream_log(self, link: MasterLink, address: str, *, on_agreed: Callable[[int], None]) -> None:
+    async def _stream_log(
+        self, link: MasterLink, address: str, *, on_agreed: Callable[[int], None], of: MasterAddress
+    ) -> None:
         """Follow the log of the master whose HA port is at `address`, until the connection ends.
 
+        It also ends when a controller elected another master than `of`.
         `on_agreed` gets the epoch of the master, once the log is known to be a part of the master's log.
         """
         parts = self._broker.parts
@@ -239,7 +253,7 @@ class Following:
             while self._is_slave and stream.is_open and parts.health.failure is None:
                 data = await stream.wait(WAIT_S)
                 self._has_heard = self._has_heard or bool(data)
-                if not self._is_slave:
+                if not self._is_slave or self._has_other_master(of):
                     return
                 stream.write(self._broker.follow(link, data))
                 self._schedule_round()
@@ -255,6 +269,13 @@ class Following:
             stream.close()
         if self._is_slave:
             raise MasterWrong(f"the master at {address} closed the connection{stream.failure}")
+
+
+def ha_address(broker: str, state: ReplicationState | None) -> str:
+    """Return the HA address of the master that a controller elected, which names it by `broker`. Raises MasterWrong."""
+    if state is None or not state.ha_port:
+        raise MasterWrong(f"the elected master at {broker} is no WheelMQ broker with a free HA port")
+    return f"{broker.rpartition(':')[0]}:{state.ha_port}"
 
 
 def _beside(ha: str) -> MasterAddress:

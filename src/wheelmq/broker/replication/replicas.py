@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from wheelmq.broker.replication.controller.sync_state_set import SyncStateSet
 from wheelmq.broker.replication.epochs import Epochs
 from wheelmq.broker.replication.lag import ReplicationLag
 from wheelmq.broker.replication.rate import ByteRate
@@ -119,14 +120,16 @@ class Replicas:
         settings: ReplicationSettings,
         clock: Clock,
         tickets: ReplicaTickets | None,
+        in_sync: SyncStateSet | None = None,
         *,
         replicated_to: LogPosition,
         note_replicated: Callable[[], None],
     ) -> None:
         """Create the object. Without `tickets`, every replica gets the log.
 
-        Enough replicas had the log up to `replicated_to` before the start, as far as this broker knows. Before a record
-        counts as replicated, `note_replicated` stores that replicas have records. It raises OSError.
+        With `in_sync`, a message is acknowledged once all replicas of this set have it. Enough replicas had the log up
+        to `replicated_to` before the start, as far as this broker knows. Before a record counts as replicated,
+        `note_replicated` stores that replicas have records. It raises OSError.
         """
         self._commit_log = commit_log
         self._epochs = epochs
@@ -134,6 +137,7 @@ class Replicas:
         self._settings = settings
         self._clock = clock
         self.tickets = tickets
+        self._in_sync = in_sync
         self._log = RateLimitedLog(log, clock.monotonic)
         self.links: dict[ReplicaLink, None] = {}
         self.lag = ReplicationLag()
@@ -160,7 +164,7 @@ class Replicas:
         """Take bytes that a replica sent."""
         try:
             if link.receive(data, self._clock.monotonic_ms()):
-                self._note_acks()
+                self.note_acks()
             link.push(self.confirmed, self._clock.monotonic_ms())
         except ReplicaRejected as error:
             self._reject(link, error)
@@ -206,7 +210,12 @@ class Replicas:
     @property
     def needed_acks(self) -> int:
         """Replicas that must have a message before it counts as replicated."""
-        return self._role.needed_acks
+        return self._role.needed_acks if self.required is None else len(self.required)
+
+    @property
+    def required(self) -> frozenset[int] | None:
+        """The replicas that must all have a message; None if any `needed_acks` of them are enough."""
+        return self._in_sync.others if self._in_sync is not None and self._role.is_master else None
 
     @property
     def confirmed(self) -> LogPosition:
@@ -215,7 +224,12 @@ class Replicas:
 
     @property
     def are_available(self) -> bool:
-        """Whether enough replicas are connected and not too far behind (RocketMQ: isSlaveOK)."""
+        """Whether enough replicas are connected and not too far behind (RocketMQ: isSlaveOK).
+
+        A lost replica leaves the replicas in sync soon, so with them a message waits for that.
+        """
+        if self.required is not None:
+            return True
         needed, reach = self.needed_acks, self._commit_log.end - self._settings.gap_bytes_max
         return not needed or sum(end >= reach for end in self.acked()) >= needed
 
@@ -229,6 +243,17 @@ class Replicas:
                 ends[key] = max(ends.get(key, progress.acked), progress.acked)
         return sorted(ends.values(), reverse=True)
 
+    def ends_by_id(self) -> dict[int, LogPosition]:
+        """Return the end of each replica's log by its id, as its last connection has reported it."""
+        ends: dict[int, LogPosition] = {}
+        for link in self.links:
+            progress = link.source.progress
+            if progress.replica_id != UNKNOWN_REPLICA:
+                ends.pop(progress.replica_id, None)
+                if progress.acked is not None:
+                    ends[progress.replica_id] = progress.acked
+        return ends
+
     def lag_bytes(self) -> int:
         """Return the bytes of the log that no replica has: the most that a failover loses. 0 before the first one."""
         return 0 if self._reported is None else self._commit_log.end - self._reported
@@ -241,7 +266,7 @@ class Replicas:
     @property
     def none_are_needed(self) -> bool:
         """Whether no record waits for a replica: there was none yet, and none is needed."""
-        return self._reported is None and not self.needed_acks
+        return (self._reported is None or self.required is not None) and not self.needed_acks
 
     def visible_to(self) -> LogPosition:
         """Return the log position up to which consumers may see records.
@@ -250,8 +275,8 @@ class Replicas:
         released again. With SYNC_MASTER, enough replicas must have the record. Otherwise one replica must have it, if
         one follows without a lag, or did so PATIENCE_MS ago.
         """
-        if self.needed_acks:
-            return self._confirmed
+        if self.needed_acks or self.required is not None:
+            return self.confirmed
         end, began_ms = self._commit_log.end, self.lag.began_ms()
         if end <= self._best or self._reported is None:
             return end
@@ -261,7 +286,8 @@ class Replicas:
 
     def next_visible_ms(self) -> int | None:
         """Return when consumers may see records that no replica has; None if they wait for replicas alone."""
-        began_ms = self.lag.began_ms() if self._reported is not None and not self.needed_acks else None
+        waits = self._reported is not None and not self.needed_acks and self.required is None
+        began_ms = self.lag.began_ms() if waits else None
         return None if began_ms is None else began_ms + PATIENCE_MS
 
     def take_over(self) -> None:
@@ -269,15 +295,24 @@ class Replicas:
         self._confirmed = self._commit_log.end
         self.lag.forget()
 
-    def _note_acks(self) -> None:
+    def note_confirmed(self) -> None:
+        """Keep the confirmed position, because the replicas in sync change now."""
+        self._confirmed = max(self._confirmed, self.confirmed)
+
+    def note_acks(self) -> None:
+        """Note which part of the log enough replicas have."""
         acked, needed = self.acked(), self.needed_acks
         if acked:
             self._reported = max(acked[0], self._reported or acked[0])
         if acked and acked[0] > self._best:
             self._best = acked[0]
             self.lag.note_acked(self._best)
-        enough = needed and len(acked) >= needed and self.may_acknowledge()
-        if enough and acked[needed - 1] > self._confirmed:
+        required = self.required
+        if required:
+            ends = self.ends_by_id()
+            if ends.keys() >= required and self.may_acknowledge():
+                self._confirmed = max(self._confirmed, min(ends[one] for one in required))
+        elif needed and len(acked) >= needed and self.may_acknowledge() and acked[needed - 1] > self._confirmed:
             self._confirmed = acked[needed - 1]
 
     def may_acknowledge(self) -> bool:

@@ -11,7 +11,7 @@ from wheelmq.broker.replication.acks import ReplicaAcks
 from wheelmq.broker.replication.block_acks import BlockAcks
 from wheelmq.broker.replication.block_link import BlockLink
 from wheelmq.broker.replication.block_source import BlockSource
-from wheelmq.broker.replication.epochs import START_BITS, Epochs
+from wheelmq.broker.replication.epochs import FIRST_WITHOUT_CONTROLLER, START_BITS, Epochs
 from wheelmq.broker.replication.master_link import MasterLink
 from wheelmq.broker.replication.promotion import Promotion, queues_with_messages
 from wheelmq.broker.replication.replica_log import ReplicaLog
@@ -62,6 +62,7 @@ class Replication:
         self.block_acks = block_acks
         self.replica_log = replica_log
         self._promotion = promotion
+        self._topics = topics
         self._randomness = randomness
         self.ha_port = 0
         """The port on which replicas connect; 0 while the broker does not listen there."""
@@ -101,8 +102,10 @@ class Replication:
         """The last epoch; -1 without one."""
         return -1 if self.epochs.last is None else self.epochs.last.number
 
-    def promote(self, why: str) -> None:
+    def promote(self, why: str, epoch: int | None = None) -> None:
         """Become the master, under a new epoch. The shell closes the connections to the former master.
+
+        A controller gives the number of the epoch. Otherwise this broker chooses it.
 
         A slave of Apache RocketMQ becomes the master at its next start, which the shell begins at once.
         """
@@ -114,8 +117,32 @@ class Replication:
                 "this broker starts again as the master, after %s; its log ends at %d", why, self._store.log.end
             )
             return
-        self._promotion.promote(self.epochs.next_for_promotion(self._randomness))
+        number = self.epochs.next_for_promotion(self._randomness) if epoch is None else epoch
+        self._promotion.promote(number)
         log.warning("this broker is the master now, after %s; its log ends at %d", why, self._store.log.end)
+
+    def may_begin(self, epoch: int) -> bool:
+        """Return whether an election of a controller begins an epoch after all epochs of this store.
+
+        Epochs of the time before the controller do not count. They have greater numbers.
+        """
+        last = self.epochs.last
+        return last is None or last.number < epoch or last.number >= FIRST_WITHOUT_CONTROLLER
+
+    def step_down(self, successor: str) -> None:
+        """Stop being the master at once, because the controller elected the broker at `successor`."""
+        self.role.pause(successor)
+        self.acks.end_all()
+        self.block_acks.end_all()
+        self.replicas.close_all()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin another epoch of this master, which was elected again. Its replicas connect again. Raises OSError."""
+        self.replicas.close_all()
+        self.epochs.begin(epoch, self._store.log.end)
+        self._block_scheduler.take_over(epoch)
+        self._topics.begin_epoch(epoch, ())
+        log.warning("this broker was elected again, under the epoch %d", epoch)
 
     @property
     def copies_blocks(self) -> bool:

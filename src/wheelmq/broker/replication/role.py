@@ -45,7 +45,9 @@ class Role:
     def __init__(self, settings: BrokerSettings, disk: Disk, paths: StorePaths) -> None:
         """Take the role that the store remembers, or that of the settings. Raises OSError."""
         self._settings, self._disk, self._paths = settings, disk, paths
-        self.is_master = not settings.starts_as_slave
+        self.is_elected = settings.controller.enable
+        """Whether a controller elects the master. Then each broker starts as a slave."""
+        self.is_master = not settings.starts_as_slave and not self.is_elected
         """Whether the broker stores messages of clients and releases delayed ones."""
         self.broker_id = settings.broker.id
         """The id with which the broker registers. A master has 0."""
@@ -59,7 +61,7 @@ class Role:
         """The id of this broker before its promotion; 0 without one."""
         self._given_ids: dict[str, int] = {}
         """The ids that this master gave to former masters, by their addresses."""
-        stored = self._load()
+        stored = None if self.is_elected else self._load()
         if stored is not None:
             self._replaces_sync, self._freed_id = stored.is_sync, stored.freed_id
             self._given_ids = dict(stored.given_ids)
@@ -92,6 +94,8 @@ class Role:
         """
         if not self.is_master:
             return False
+        if self.is_elected:
+            return True
         role = self._settings.replication.role
         return self._replaces_sync if role == BrokerRole.SLAVE else role == BrokerRole.SYNC_MASTER
 
@@ -102,7 +106,7 @@ class Role:
 
     def note_master(self, *, is_sync: bool) -> None:
         """Note and store the mode of the master that this slave follows, for a promotion. Raises OSError."""
-        if self.is_master or is_sync == self._replaces_sync:
+        if self.is_elected or self.is_master or is_sync == self._replaces_sync:
             return
         stored = StoredRole(
             is_master=False, broker_id=self.broker_id, is_sync=is_sync, is_of_settings=self._is_of_settings
@@ -135,10 +139,15 @@ class Role:
         self._store_as_master(self._freed_id, {**self._given_ids, address: given})
         return given
 
+    def take_id(self, broker_id: int) -> None:
+        """Be the replica with the id that a controller assigned."""
+        self.broker_id = broker_id
+
     def become_master(self) -> None:
         """Be the master from now on, and after the next start. Raises OSError."""
         freed_id = self.broker_id
-        self.store_master()
+        if not self.is_elected:
+            self.store_master()
         self.is_master, self.broker_id, self._freed_id = True, MASTER_ID, freed_id
 
     def store_master(self) -> None:

@@ -75,6 +75,16 @@ class StorePaths:
         return self.root / "epochFileCheckpoint"
 
     @property
+    def broker_identity(self) -> Path:
+        """The id that a controller assigned to this store (RocketMQ: brokerIdentity)."""
+        return self.root / "brokerIdentity"
+
+    @property
+    def broker_identity_temporary(self) -> Path:
+        """The application for an id that has no answer yet (RocketMQ: brokerIdentity-temp)."""
+        return self.root / "brokerIdentity-temp"
+
+    @property
     def replication_role(self) -> Path:
         """Ours: the role that the broker took after its first start."""
         return self.config / "replicationRole.json"
