@@ -104,6 +104,14 @@ ELSEWHERE: Final = {
     "maxHaTransferByteInSecond": "broker/test_replicas.py",
     "slaveTimeout": "broker/test_replicas.py",
     "useTLS": "broker/test_tls.py",
+    "enableControllerMode": "broker/test_elections.py",
+    "controllerAddr": "broker/test_elections.py",
+    "brokerHeartbeatInterval": "broker/test_elections.py",
+    "controllerHeartBeatTimeoutMills": "broker/test_elections.py",
+    "syncBrokerMetadataPeriod": "broker/test_elections.py",
+    "brokerElectionPriority": "broker/test_elections.py",
+    "haMaxTimeSlaveNotCatchup": "broker/test_sync_state_set.py",
+    "minInSyncReplicas": "broker/test_sync_state_set.py",
 }
 """The test files that set the field of each key."""
 

@@ -223,6 +223,7 @@ class TestMembership:
         assert code_of(asked) == ResponseCode.SUCCESS
 
     def test_a_replica_that_hangs_leaves(self, master: BrokerHarness) -> None:
+        """It may lack the newest messages for haMaxTimeSlaveNotCatchup milliseconds."""
         (replica,) = join(master, 2)
         assert wanted(master) is None
         for _ in range(14):

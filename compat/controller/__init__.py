@@ -1,0 +1,1 @@
+"""Brokers of WheelMQ whose master Apache RocketMQ's own controller elects."""
