@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash failover brokers hang crowd states sweeps sim ship bench lock clean
+.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash failover controlled brokers hang crowd states sweeps sim ship bench lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ crash: install ## Kill every part 80 times under load, and a broker 600 times un
 failover: install ## Lose a master, its disk or its network 1,000 times, and promote the slave (LOSSES=n for each mode; 70 min).
 	$(BIN)/python -m tests.failover.run --losses $(or $(LOSSES),500) --mode SYNC_MASTER $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.failover.run --losses $(or $(LOSSES),500) --mode ASYNC_MASTER $(if $(SEED),--seed $(SEED))
+
+controlled: install ## The same with Apache's controller, which elects the slave (LOSSES=n, SEED=n; a JDK and Maven; 15 min).
+	$(BIN)/python -m tests.failover.controlled --losses $(or $(LOSSES),200) $(if $(SEED),--seed $(SEED))
 
 ship: install ## Ship stores under kills, power cuts and failing targets, and restore them to random times (SEEDS=n FROM=n LOSSES=n; 40 min).
 	WHEELMQ_KERNELS=$(or $(WHEELMQ_KERNELS),plain) $(BIN)/python -m tests.ship --seeds $(or $(SEEDS),300) --from $(or $(FROM),0)

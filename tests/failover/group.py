@@ -147,7 +147,7 @@ class Group:
         await self._names.start()
         names = ("127.0.0.1", self._names.port)
         for number in (1, 2):
-            self.members.append(Member(number, self._home / f"broker-{number}", names, self._mode, self._randomness))
+            self.members.append(self.new_member(number, names))
             await self.members[-1].open()
             await self.members[-1].wait_for("start", lambda state: True)
         self.master, self.slave = self.members
@@ -156,6 +156,10 @@ class Group:
         await self.clients.start()
         await self.readers.start()
         await self.wait_for_slave()
+
+    def new_member(self, number: int, names: tuple[str, int]) -> Member:
+        """Return the broker `number`, whose name server is at `names`."""
+        return Member(number, self._home / f"broker-{number}", names, self._mode, self._randomness)
 
     async def close(self) -> None:
         await stop_all((self.clients, self.readers))

@@ -222,6 +222,7 @@ class ControllerClient:
                     await self._controllers.send(address, self._heartbeat())
                 except (CallError, Refused) as error:
                     self._log.warn(address, "no heartbeat reached the controller at %s: %s", address, error)
+                    self._wanted.set()  # this broker may have been replaced meanwhile
             await asyncio.sleep(self._settings.heartbeat_ms / 1000)
 
     async def _keep_set(self) -> None:
