@@ -65,6 +65,8 @@ SEES_MORE: dict[str, set[str]] = {
     "broker/registration.py": {"net"},
     "broker/replication/apache_master.py": {"net"},
     "broker/replication/block_sync.py": {"net"},
+    "broker/replication/controller/controller_client.py": {"net"},
+    "broker/replication/controller/controllers.py": {"net"},
     "broker/replication/following.py": {"net"},
     "broker/replication/master_watch.py": {"net"},
     "broker/replication/state_request.py": {"net"},
