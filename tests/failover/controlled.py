@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compat.apache.apache import ApacheController
+from tests.crash.parts import BrokerProcess
 from tests.failover.group import NAME, Group, Member, NotReady
 from tests.failover.network import Link
 from tests.failover.run import Moment, Run, report
@@ -41,20 +42,15 @@ class ControlledMember(Member):
     def __init__(
         self, number: int, home: Path, names: tuple[str, int], controller: tuple[str, int], randomness: random.Random
     ) -> None:
-        super().__init__(number, home, names, "SYNC_MASTER", randomness)
         self.controller = Link(f"127.0.{number}.3", 0, [controller], randomness)
+        super().__init__(number, home, names, "SYNC_MASTER", randomness)
         self.links = (*self.links, self.controller)
-        for name in ("broker_role", "broker_id"):
-            del self._settings[name]
 
-    async def open(self) -> None:
-        await self.controller.start()
+    def _make(self) -> BrokerProcess:
+        for name in ("broker_role", "broker_id"):
+            self._settings.pop(name, None)
         self._settings |= {"controller_mode": "true", "controller_addresses": self.controller.address}
-        self.links = self.links[:-1]
-        try:
-            await super().open()
-        finally:
-            self.links = (*self.links, self.controller)
+        return super()._make()
 
     async def lose_disk(self) -> None:
         """Remove the store of the dead broker. The controller then gives it another id."""
@@ -136,9 +132,9 @@ class ControlledRun(Run):
         self.group = ControlledGroup(home, seed)
 
     async def _kill_master(self) -> None:
-        """Kill the master once the slave is in sync. Over a slow link that breaks, it may not be."""
+        """Kill the master once the slave is in sync. A link that broke a moment ago may remove it yet."""
         self.group.master.ha.break_share = 0.0
-        await self.group.wait_for_sync()
+        await self.group.wait_for_slave()
         self._lost_at = time.monotonic()
         await super()._kill_master()
 

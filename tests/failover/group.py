@@ -48,7 +48,7 @@ class Member:
         self.requests = Link(advertised, port, [(host, port)], randomness)
         self.ha = Link(advertised, ha_port, [(host, ha_port)], randomness)
         self.names = Link(f"127.0.{number}.3", 0, [names], randomness)
-        self.links = (self.requests, self.ha, self.names)
+        self.links: tuple[Link, ...] = (self.requests, self.ha, self.names)
         self._home = home
         self._settings: dict[str, Any] = {
             **SETTINGS,
