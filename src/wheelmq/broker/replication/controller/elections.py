@@ -79,7 +79,7 @@ class Elections:
 
     def be(self, own_id: int) -> None:
         """Take the id that the controller assigned."""
-        self._in_sync.own_id = own_id
+        self._in_sync.be(own_id)
         self._role.take_id(own_id)
 
     def take(self, decision: Decision) -> Effect:

@@ -23,31 +23,36 @@ class SyncStateSet:
         """The replicas in sync, this broker among them."""
         self.epoch = UNKNOWN
         """The number of the set at the controller. It grows with each change and each election."""
+        self.others = NO_IDS
+        """The replicas that must have a message before it is acknowledged."""
         self._requested = NO_IDS
         self._joining = NO_IDS
-
-    @property
-    def others(self) -> frozenset[int]:
-        """The replicas that must have a message before it is acknowledged."""
-        return (self.members | self._requested | self._joining) - {self.own_id}
 
     @property
     def requested(self) -> frozenset[int] | None:
         """The set that was requested and has no answer; None without one."""
         return self._requested or None
 
+    def be(self, own_id: int) -> None:
+        """Take the id that the controller assigned."""
+        self.own_id = own_id
+        self._count()
+
     def join(self, joining: Iterable[int]) -> None:
         """Let later messages wait for these replicas too, which will be in sync once they have the earlier ones."""
         self._joining = frozenset(joining)
+        self._count()
 
     def request(self, members: frozenset[int]) -> None:
         """Note that the controller is asked for `members`."""
         assert self._requested in (NO_IDS, members), "one request at a time"
         self._requested = members
+        self._count()
 
     def refuse(self) -> None:
         """Note that the controller has rejected the request. No replica joins now."""
         self._requested = self._joining = NO_IDS
+        self._count()
 
     def take(self, members: Iterable[int], epoch: int) -> bool:
         """Take the set of the controller. Returns False for one that is older than the known one."""
@@ -55,8 +60,13 @@ class SyncStateSet:
             return False
         self.members, self.epoch = frozenset(members), epoch
         self._requested = NO_IDS
+        self._count()
         return True
 
     def end(self) -> None:
         """Forget the changes in progress, because an election has begun another set."""
         self._requested = self._joining = NO_IDS
+        self._count()
+
+    def _count(self) -> None:
+        self.others = (self.members | self._requested | self._joining) - {self.own_id}
