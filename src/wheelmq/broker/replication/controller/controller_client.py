@@ -32,6 +32,8 @@ RENOUNCE_S: Final = 0.3
 """Time for the controllers to notice that the connections of this broker are closed."""
 CHECK_S: Final = 0.02
 """Time between two checks of the replicas in sync by a master."""
+RETRY_SET_S: Final = 0.1
+"""Pause after a change of the set that the controller did not make. Clients wait for it."""
 REFUSED: Final = (ResponseCode.CONTROLLER_INVALID_REPLICAS, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE)
 """Answers after which the controller certainly has the known set. After others, an earlier request may be in force."""
 
@@ -232,7 +234,7 @@ class ControllerClient:
             await asyncio.sleep(CHECK_S)
             wanted = membership.wanted() if self._parts.role.is_master else None
             if wanted is not None and not await self._try(partial(self._alter, wanted)):
-                await asyncio.sleep(CHECK_S)
+                await asyncio.sleep(RETRY_SET_S)
 
     async def _alter(self, members: frozenset[int]) -> bool:
         """Ask the controller to store the replicas in sync. Returns whether it did. Raises CallError, BodyError."""

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 JOIN_BYTES_MAX: Final = 4 << 20
 """A replica that lacks more bytes does not join yet: the messages of clients would wait for it too long."""
-JOIN_MS_MAX: Final = 1000
+JOIN_MS_MAX: Final = 2000
 """Time for a replica to get the messages that were acknowledged without it. Then it must try again."""
 RETRY_MS: Final = 1000
 
