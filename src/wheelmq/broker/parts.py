@@ -166,7 +166,7 @@ class Parts:
             clock=self.clock,
             workers=self.workers,
             has_apache_master=not is_master and has_apache_log(disk, self.paths),
-            hides_new=self.role.needed_acks > 0,
+            hides_new=self.role.needed_acks > 0 or self.role.is_elected,
         )
         self.store, self.timer, self.block_scheduler = self.engine.store, self.engine.timer, self.engine.block_scheduler
         self.generations, self.searches, self.index = self.engine.generations, self.engine.searches, self.engine.index
@@ -239,9 +239,9 @@ class Parts:
         settings = self.settings.replication
         tickets = ReplicaTickets(self.clock) if self.settings.auth.authentication_enabled else None
         self.epochs = Epochs(self.disk, self.paths)
-        shown_to = self.store.hidden_tail.start
         self.in_sync = SyncStateSet() if self.role.is_elected else None
         """The replicas in sync at the controller; None without one."""
+        shown_to = self.store.hidden_tail.start
         self.replicas = Replicas(
             self.store.log,
             self.epochs,

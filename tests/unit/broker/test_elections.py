@@ -12,12 +12,13 @@ import pytest
 from tests.unit.broker.controller_model import ControllerModel
 from tests.unit.broker.test_following import Group, Member, running
 from tests.unit.client.conftest import until
-from wheelmq.client import Producer
+from wheelmq.client import Producer, ProducerSettings
 from wheelmq.client.results import SendStatus
 from wheelmq.formats.wire.codes import RequestCode as Code
 from wheelmq.net.errors import CallError, Refused
 
 NAME = "broker-a"
+PATIENT = ProducerSettings(timeout_ms=15_000)
 
 
 class Elected:
@@ -28,13 +29,13 @@ class Elected:
         self.controller = controller
 
     async def add(self, **settings: Any) -> Member:
-        chosen = {"controller_heartbeat_ms": 50, "slave_timeout_ms": 1000, "controller_poll_ms": 200, **settings}
+        chosen = {"controller_heartbeat_ms": 50, "slave_timeout_ms": 10_000, "controller_poll_ms": 200, **settings}
         return await self.group.add(controller_mode=True, controller_addresses=(self.controller.address,), **chosen)
 
     async def send(self, count: int, body: bytes = b"%d", **options: Any) -> int:
         """Send messages. Returns the number of acknowledged ones."""
         acknowledged = 0
-        async with Producer(self.group.namesrv) as producer:
+        async with Producer(self.group.namesrv, settings=PATIENT) as producer:
             for i in range(count):
                 try:
                     sent = await producer.send("T", body % i, **options)
@@ -147,7 +148,7 @@ def test_an_administrator_elects_the_slave(tmp_path: Path) -> None:
         await until(lambda: slave.is_master and not master.is_master and master.lives == 2)
         await until(lambda: elected.members == [1, 2])
         assert await elected.send(3) == 3
-        assert (slave.stored("T"), master.log_end) == (13, slave.log_end)
+        await until(lambda: slave.stored("T") == 13 and master.log_end == slave.log_end)
 
     play(tmp_path, scene)
 
@@ -184,7 +185,7 @@ def test_a_broker_whose_loss_the_controller_did_not_notice_gets_another_epoch(tm
 
 def test_a_slave_that_leaves_is_removed_at_once_and_a_cut_off_master_acknowledges_nothing(tmp_path: Path) -> None:
     async def scene(elected: Elected) -> None:
-        master, slave = await elected.pair()
+        master, slave = await elected.pair(slave_timeout_ms=1000)
         await slave.stop()
         await until(lambda: elected.members == [1])
         assert await elected.send(3) == 3
@@ -203,8 +204,8 @@ def test_an_answer_that_is_lost_may_have_changed_the_set(tmp_path: Path, monkeyp
 
     async def scene(elected: Elected) -> None:
         elected.controller.mute = {Code.CONTROLLER_ALTER_SYNC_STATE_SET}
-        master = await elected.add()
-        slave = await elected.add()
+        master = await elected.add(slave_timeout_ms=1000)
+        slave = await elected.add(slave_timeout_ms=1000)
         await until(lambda: elected.members == [1, 2])
         await slave.stop()
         elected.controller.alive.pop(2, None)

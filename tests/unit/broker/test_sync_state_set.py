@@ -166,6 +166,28 @@ class TestAcknowledgements:
         take(master, OWN, 1, (OWN,), 3)
         assert master.bodies("T") == [b"first", b"body"] and code_of(send_later(master)) == ResponseCode.SUCCESS
 
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_a_start_hides_the_messages_that_no_replica_had(self, master: BrokerHarness, clean: bool) -> None:
+        """The elected master may not have them."""
+        join(master, 2)
+        send_later(master, b"second")
+        master.restart(clean=clean)
+        assert master.bodies("T") == [b"first"]
+        master.broker.parts.elections.be(OWN)  # type: ignore[union-attr]
+        assert take(master, 2, 2, (2,), 3) is Effect.FOLLOWS
+        assert master.bodies("T") == [b"first"]
+        master.broker.parts.replicas.note_agreed()
+        master.settle()
+        assert master.bodies("T") == [b"first", b"second"], "the master has the record too"
+
+    def test_a_master_that_is_elected_again_shows_its_whole_log(self, master: BrokerHarness) -> None:
+        join(master, 2)
+        send_later(master, b"second")
+        master.restart(clean=False)
+        master.broker.parts.elections.be(OWN)  # type: ignore[union-attr]
+        assert take(master, OWN, 2, (OWN,), 3) is Effect.LEADS
+        assert master.bodies("T") == [b"first", b"second"]
+
     def test_too_few_replicas_in_sync_reject_sends(self, master: BrokerHarness) -> None:
         master.broker.parts.settings.controller.min_in_sync_replicas = 2
         answer = master.send("T")

@@ -259,6 +259,7 @@ class Following:
                 self._schedule_round()
                 if not has_agreed and link.agreed_epoch is not None:
                     has_agreed = True
+                    parts.replicas.note_agreed()
                     on_agreed(link.agreed_epoch)
                 while link.is_behind and self._is_slave:
                     await asyncio.sleep(0)

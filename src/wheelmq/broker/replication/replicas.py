@@ -145,6 +145,8 @@ class Replicas:
         self._note_replicated = note_replicated
         self._best = commit_log.end
         """Greatest position that a replica of this master has reported, or the end of the log at the start."""
+        self._knows_tail = in_sync is None
+        """Whether the end of the log is part of the history. At a start, only the controller's master knows that."""
         self._reported: LogPosition | None = None
         """Greatest position that a replica of this master has reported. None before the first report."""
 
@@ -275,6 +277,8 @@ class Replicas:
         released again. With SYNC_MASTER, enough replicas must have the record. Otherwise one replica must have it, if
         one follows without a lag, or did so PATIENCE_MS ago.
         """
+        if not self._knows_tail:
+            return self._confirmed
         if self.needed_acks or self.required is not None:
             return self.confirmed
         end, began_ms = self._commit_log.end, self.lag.began_ms()
@@ -290,9 +294,13 @@ class Replicas:
         began_ms = self.lag.began_ms() if waits else None
         return None if began_ms is None else began_ms + PATIENCE_MS
 
+    def note_agreed(self) -> None:
+        """Note that the log of this slave is a part of its master's log."""
+        self._knows_tail = True
+
     def take_over(self) -> None:
         """Count the whole log as replicated: this broker is the master now, and its log is the only true one."""
-        self._confirmed = self._commit_log.end
+        self._confirmed, self._knows_tail = self._commit_log.end, True
         self.lag.forget()
 
     def note_confirmed(self) -> None:

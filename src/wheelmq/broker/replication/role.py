@@ -119,6 +119,10 @@ class Role:
         """The id that this broker had as a slave. Its former master can have it."""
         return self._freed_id or self._settings.broker.id or MASTER_ID + 1
 
+    def take_id(self, broker_id: int) -> None:
+        """Be the replica with the id that a controller assigned."""
+        self.broker_id = broker_id
+
     @property
     def id_to_take_back(self) -> int:
         """The id that this master can have as a slave again: its former one, unless another broker has it; else 0."""
@@ -138,10 +142,6 @@ class Role:
         given = wanted[0] if wanted else max(taken) + 1
         self._store_as_master(self._freed_id, {**self._given_ids, address: given})
         return given
-
-    def take_id(self, broker_id: int) -> None:
-        """Be the replica with the id that a controller assigned."""
-        self.broker_id = broker_id
 
     def become_master(self) -> None:
         """Be the master from now on, and after the next start. Raises OSError."""
