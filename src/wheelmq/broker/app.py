@@ -234,7 +234,7 @@ class BrokerApp:
                 registration.start()
             registration.register_soon()
             if self.following is None and not broker.parts.role.is_master:
-                self._follow(broker, elections.master, controller.look_again)
+                self._follow(broker, elections.master, controller.ask_soon)
 
         controller = self._controller = ControllerClient(
             broker.parts, elections, begin_role, self._server.schedule_tick, lambda: self._end_life(lambda: None)
@@ -242,7 +242,7 @@ class BrokerApp:
         controller.start()
 
     def _follow(
-        self, broker: Broker, find_master: Callable[[], MasterAddress | None], look_again: Callable[[], None]
+        self, broker: Broker, find_master: Callable[[], MasterAddress | None], ask_soon: Callable[[], None]
     ) -> None:
         """Follow the master of the broker name, until this broker is the master."""
         assert self._server is not None
@@ -250,7 +250,7 @@ class BrokerApp:
         self.following = Following(
             broker,
             find_master,
-            look_again,
+            ask_soon,
             self._server.schedule_round,
             self._server.schedule_tick,
             self._end_life,

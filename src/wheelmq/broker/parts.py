@@ -34,7 +34,7 @@ from wheelmq.broker.replication.apache_log import end_apache_log, has_apache_log
 from wheelmq.broker.replication.block_acks import BlockAcks
 from wheelmq.broker.replication.block_source import BlockSource
 from wheelmq.broker.replication.controller.elections import Elections
-from wheelmq.broker.replication.controller.membership import Membership
+from wheelmq.broker.replication.controller.sync_state_changes import SyncStateChanges
 from wheelmq.broker.replication.controller.sync_state_set import SyncStateSet
 from wheelmq.broker.replication.epochs import Epochs
 from wheelmq.broker.replication.promotion import Promotion
@@ -292,7 +292,7 @@ class Parts:
     def _open_elections(self) -> Elections | None:
         if self.in_sync is None:
             return None
-        membership = Membership(
+        membership = SyncStateChanges(
             self.in_sync, self.replicas, self.block_source, self.store.log, self.settings.controller, self.clock
         )
         return Elections(self.role, self.replication, self.in_sync, membership)

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from tests.unit.broker.test_replicas import code_of, send_later
-from wheelmq.broker.replication.controller.elections import Decision, Effect
-from wheelmq.broker.replication.controller.membership import JOIN_MS_MAX, RETRY_MS
+from wheelmq.broker.replication.controller.elections import ControllerDecision, Effect
+from wheelmq.broker.replication.controller.sync_state_changes import JOIN_MS_MAX, RETRY_MS
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.harness import BrokerHarness
@@ -22,7 +22,7 @@ OWN: Final = 1
 def take(harness: BrokerHarness, master: int | None, epoch: int, members: tuple[int, ...], set_epoch: int) -> Effect:
     elections = harness.broker.parts.elections
     assert elections is not None
-    effect = elections.take(Decision(master, f"10.0.0.{master}:10911", epoch, frozenset(members), set_epoch))
+    effect = elections.take(ControllerDecision(master, f"10.0.0.{master}:10911", epoch, frozenset(members), set_epoch))
     harness.tick()
     return effect
 
@@ -239,7 +239,7 @@ class TestMembership:
         assert wanted(master) == {OWN, 2}
         asked = send_later(master)
         assert asked.answer is None
-        membership.refuse()
+        membership.reject()
         master.tick()
         assert code_of(asked) == ResponseCode.SUCCESS
 

@@ -66,19 +66,19 @@ class Following:
         self,
         broker: Broker,
         find_master: Callable[[], MasterAddress | None],
-        look_again: Callable[[], None],
+        ask_soon: Callable[[], None],
         schedule_round: Callable[[], None],
         schedule_tick: Callable[[], None],
         end_life: Callable[[Callable[[], object]], None],
     ) -> None:
         """Create the object.
 
-        `look_again` asks the name servers for the master, which `find_master` returns later. `end_life` stops the
+        `ask_soon` asks the name servers for the master, which `find_master` returns later. `end_life` stops the
         broker, and starts it again after the given work on its store.
         """
         self._broker = broker
         self._find_master = find_master
-        self._look_again = look_again
+        self._ask_soon = ask_soon
         self._schedule_round = schedule_round
         self._schedule_tick = schedule_tick
         self._end_life = end_life
@@ -123,7 +123,7 @@ class Following:
                 self._log.exception("failed", "following the master failed")
             finally:
                 link, self._broker.parts.replication.link = self._broker.parts.replication.link, None
-            self._look_again()
+            self._ask_soon()
             has_followed = link is not None and (link.agreed_epoch is not None or not link.has_epochs)
             await asyncio.sleep(RETRY_SOON_S if has_followed else RETRY_S)
 

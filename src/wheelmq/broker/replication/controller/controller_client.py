@@ -12,7 +12,7 @@ from typing import Final
 from wheelmq.broker.parts import Parts
 from wheelmq.broker.replication.controller import requests
 from wheelmq.broker.replication.controller.controllers import Controllers
-from wheelmq.broker.replication.controller.elections import Decision, Effect, Elections
+from wheelmq.broker.replication.controller.elections import ControllerDecision, Effect, Elections
 from wheelmq.broker.replication.controller.identity import BrokerIdentity
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.bodies import BodyError
@@ -77,7 +77,7 @@ class ControllerClient:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._controllers.close()
 
-    def look_again(self) -> None:
+    def ask_soon(self) -> None:
         """Ask for the present master soon, because the known one does not answer."""
         self._wanted.set()
 
@@ -149,7 +149,7 @@ class ControllerClient:
         """Ask for the present master. Returns whether there is one."""
         return await self._take(requests.decision_in(await self._ask(requests.replica_info(self._node.name))))
 
-    async def _take(self, decision: Decision) -> bool:
+    async def _take(self, decision: ControllerDecision) -> bool:
         """Take the role that the controller chose. Without a master, ask it to elect one. Returns whether there is one.
 
         A broker that was elected before its start closes its connections first: then the controller elects again.
@@ -161,7 +161,7 @@ class ControllerClient:
             effect = self._effect(await self._elect())
         return effect is not Effect.NEEDS_ELECTION
 
-    def _effect(self, decision: Decision) -> Effect:
+    def _effect(self, decision: ControllerDecision) -> Effect:
         effect = self._elections.take(decision)
         if effect in (Effect.FOLLOWS, Effect.LEADS):
             self._on_decided()
@@ -171,7 +171,7 @@ class ControllerClient:
         self._on_changed()
         return effect
 
-    async def _elect(self) -> Decision:
+    async def _elect(self) -> ControllerDecision:
         """Ask for an election. Returns the master, or NO_MASTER. Raises CallError, Refused."""
         own_id, now_ms = self._elections.own_id, self._parts.clock.now_ms()
         await self._controllers.send_to_leader(self._heartbeat())
@@ -255,7 +255,7 @@ class ControllerClient:
             return False
         if answer.code != ResponseCode.SUCCESS:
             if answer.code in REFUSED:
-                membership.refuse()
+                membership.reject()
             self._wanted.set()
             self._on_changed()
             raise Refused(answer)

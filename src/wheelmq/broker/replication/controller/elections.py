@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-from wheelmq.broker.replication.controller.membership import Membership
+from wheelmq.broker.replication.controller.sync_state_changes import SyncStateChanges
 from wheelmq.broker.replication.controller.sync_state_set import SyncStateSet
 from wheelmq.broker.replication.replication import MasterAddress, Replication
 from wheelmq.broker.replication.role import Role
@@ -15,7 +15,7 @@ from wheelmq.broker.replication.role import Role
 log = logging.getLogger(__name__)
 
 
-class Decision(NamedTuple):
+class ControllerDecision(NamedTuple):
     """The state of a broker name at the controller."""
 
     master_id: int | None
@@ -43,7 +43,9 @@ class Effect(Enum):
 class Elections:
     """The role of this broker as the controller decides it."""
 
-    def __init__(self, role: Role, replication: Replication, in_sync: SyncStateSet, membership: Membership) -> None:
+    def __init__(
+        self, role: Role, replication: Replication, in_sync: SyncStateSet, membership: SyncStateChanges
+    ) -> None:
         self._role = role
         self._replication = replication
         self._in_sync = in_sync
@@ -82,7 +84,7 @@ class Elections:
         self._in_sync.be(own_id)
         self._role.take_id(own_id)
 
-    def take(self, decision: Decision) -> Effect:
+    def take(self, decision: ControllerDecision) -> Effect:
         """Follow a decision. Raises OSError."""
         if decision.master_id is None:
             return Effect.NEEDS_ELECTION
@@ -99,7 +101,7 @@ class Elections:
         self._lead(decision)
         return Effect.LEADS
 
-    def _follow(self, decision: Decision) -> Effect:
+    def _follow(self, decision: ControllerDecision) -> Effect:
         if self._role.is_master:
             self.term = -1
             log.warning("the controller elected the broker %s at %s", decision.master_id, decision.address)
@@ -112,7 +114,7 @@ class Elections:
         log.warning("the master is the broker %s at %s since election %d", *decision[:3])
         return Effect.FOLLOWS
 
-    def _lead(self, decision: Decision) -> None:
+    def _lead(self, decision: ControllerDecision) -> None:
         self._master = None
         self.membership.begin(decision.members, decision.set_epoch)
         if self._role.is_master:

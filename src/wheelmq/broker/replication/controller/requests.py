@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from wheelmq.broker.replication.controller.elections import Decision
+from wheelmq.broker.replication.controller.elections import ControllerDecision
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.controller import MasterHeader, SyncStateSetBody
 from wheelmq.formats.wire.frame import Command
 
-NO_MASTER: Final = Decision(None, "", -1, frozenset(), -1)
+NO_MASTER: Final = ControllerDecision(None, "", -1, frozenset(), -1)
 
 
 def metadata() -> Command:
@@ -99,7 +99,7 @@ def heartbeat(
     )
 
 
-def decision_in(answer: Command) -> Decision:
+def decision_in(answer: Command) -> ControllerDecision:
     """Return the decision in an answer, or NO_MASTER. Raises HeaderError, BodyError."""
     header = headers.read(answer.ext, MasterHeader)
     if header.master_epoch is None:
@@ -109,7 +109,7 @@ def decision_in(answer: Command) -> Decision:
     if set_epoch is None:
         set_epoch = -1 if header.sync_state_set_epoch is None else header.sync_state_set_epoch
     has_master = bool(header.master_address) and header.master_broker_id not in (None, -1)
-    return Decision(
+    return ControllerDecision(
         header.master_broker_id if has_master else None,
         header.master_address or "",
         header.master_epoch,

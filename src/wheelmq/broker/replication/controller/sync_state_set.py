@@ -49,7 +49,7 @@ class SyncStateSet:
         self._requested = members
         self._count()
 
-    def refuse(self) -> None:
+    def reject(self) -> None:
         """Note that the controller has rejected the request. No replica joins now."""
         self._requested = self._joining = NO_IDS
         self._count()

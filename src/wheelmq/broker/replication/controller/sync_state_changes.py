@@ -42,7 +42,7 @@ class _Mark(NamedTuple):
     caught_up_ms: int
 
 
-class Membership:
+class SyncStateChanges:
     """The changes of the replicas in sync of one master."""
 
     def __init__(
@@ -83,12 +83,12 @@ class Membership:
         """Note a request for `members`. Their acknowledgements count from now on."""
         self._change(lambda: self._in_sync.request(members))
 
-    def refuse(self) -> None:
+    def reject(self) -> None:
         """Note that the controller has rejected the request. The replicas try again later."""
         now_ms = self._clock.monotonic_ms()
         self._retry_ms.update(dict.fromkeys(self._joining, now_ms + RETRY_MS))
         self._joining.clear()
-        self._change(self._in_sync.refuse)
+        self._change(self._in_sync.reject)
 
     def take(self, members: frozenset[int], epoch: int) -> bool:
         """Take the set of the controller, if it is a later one. Returns whether it is."""
