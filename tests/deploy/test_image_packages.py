@@ -83,3 +83,31 @@ def test_only_the_pipeline_image_has_spark(packages: str, is_there: bool) -> Non
     done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)
     assert (done.returncode == 0) is is_there, done.stderr
     assert ("the image does not have it" in done.stderr) is not is_there
+
+
+@pytest.mark.parametrize("words", [("pipeline", "--broker", "127.0.0.1:1"), ("demo",), ("up", "--master", "local[2]")])
+def test_a_command_that_needs_spark_names_the_extra(words: tuple[str, ...]) -> None:
+    done = command("broker", *words)
+    assert done.returncode == 1 and 'pip install "wheelmq[spark]"' in done.stderr, done.stderr
+
+
+def test_the_doctor_needs_no_spark(tmp_path: Path) -> None:
+    done = command("broker", "doctor", "--home", str(tmp_path), "--json")
+    checks = {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
+    assert (checks["java"]["status"], checks["spark"]["status"]) == ("ok", "ok")
+    assert "wheelmq[spark]" in checks["spark"]["advice"]
+
+
+def test_all_parts_start_without_spark(tmp_path: Path) -> None:
+    ports = [f"--{name}-port=0" for name in ("namesrv", "broker", "dashboard")]
+    words = words_with("broker", "up", "--home", str(tmp_path / "home"), *ports, *SMALL)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "Stop with Ctrl-C.\n")
+            [line] = [one for one in lines if "pipeline" in one]
+            assert 'left out (Spark is not installed: pip install "wheelmq[spark]")' in line
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(STOP_DEADLINE_S) == 0
+        finally:
+            process.kill()

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from wheelmq.cli.spark_extra import check_spark
+
 if TYPE_CHECKING:
     from wheelmq.cli.demo_run import Run
     from wheelmq.cli.demo_view import DemoView
@@ -35,6 +37,7 @@ def command(home: Path | None) -> None:
     on Spark made turns. The command takes about 40 s. The very first start also compiles kernels and takes up to 3
     minutes.
     """
+    check_spark("the demo")
     # creating a start-up cache would take processor time from the demonstration
     os.environ.setdefault("WHEELMQ_JAVA_CACHE", "use")
     folder = home or Path(tempfile.mkdtemp(prefix="wheelmq-demo-"))

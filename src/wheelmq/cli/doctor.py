@@ -20,6 +20,7 @@ from wheelmq.cli.check import Check, CheckStatus
 from wheelmq.cli.config_options import config_option, set_option
 from wheelmq.cli.part import CannotStart, home_option
 from wheelmq.cli.replication_check import replication
+from wheelmq.cli.spark_extra import INSTALL, PACKAGES, missing_packages
 
 if TYPE_CHECKING:
     from wheelmq.broker.settings import BrokerSettings
@@ -179,6 +180,8 @@ def java() -> Check:
     """Check the Java that Spark would use by running it: its folder may be on a disk that does not allow execution."""
     from wheelmq.pipeline.java import JavaNotFound, find_java
 
+    if missing_packages():
+        return Check("java", CheckStatus.OK, "not needed without Spark")
     try:
         found = find_java()
     except JavaNotFound as problem:
@@ -202,6 +205,11 @@ def java() -> Check:
 
 def spark() -> Check:
     """Check that PySpark and the packages of its workers can be imported, in a process like theirs."""
+    missing = missing_packages()
+    if len(missing) == len(PACKAGES):
+        return Check("spark", CheckStatus.OK, "not installed: the broker does the work of the pipeline", f"`{INSTALL}`")
+    if missing:
+        return Check("spark", CheckStatus.FAIL, f"not installed: {', '.join(missing)}", f"`{INSTALL}`")
     code = "import pyspark.sql, pyarrow; print(pyspark.__version__, pyarrow.__version__)"
     advice = reinstall_text("pyspark", "pyarrow")
     try:

@@ -14,6 +14,7 @@ from wheelmq.cli import stores
 from wheelmq.cli.credentials import key_of_file, own_access_key
 from wheelmq.cli.part import CannotStart, end_with_stdin, home_option, run_part, say
 from wheelmq.cli.service_manager import service_manager
+from wheelmq.cli.spark_extra import check_spark
 from wheelmq.cli.tls_options import tls_options
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def command(
     It is a Spark Structured Streaming application with one query per broker. If it dies, the command
     starts it again. Meanwhile the brokers arm and index messages themselves, so none is late.
     """
+    check_spark("the pipeline")
     chosen = tls_json if tls is None else tls.to_json()
     what = _Work(brokers, _servers(namesrv), master, name, over_the_wire, log_dir or home / "logs", chosen)
     if driver:

@@ -21,6 +21,7 @@ from wheelmq.cli.hooks import hook_option, load_hooks
 from wheelmq.cli.network import DEFAULT_ROUTE, network_address, network_pairs
 from wheelmq.cli.part import CannotStart, home_option
 from wheelmq.cli.service_manager import service_manager
+from wheelmq.cli.spark_extra import INSTALL, check_spark, missing_packages
 
 if TYPE_CHECKING:
     from wheelmq.cli.stack import Stack, StackSettings
@@ -79,7 +80,8 @@ def command(
 ) -> None:
     """Run name server, broker and pipeline until SIGTERM or Ctrl-C, and a dashboard that shows their figures.
 
-    Each part is a process of its own with its log in HOME/logs. The command starts a part again if it dies. It stops
+    Each part is a process of its own with its log in HOME/logs. Without Spark there is no pipeline, and the broker does
+    its work. The command starts a part again if it dies. It stops
     first the pipeline, then the broker, then the name server. A file of settings is for the broker; the name server
     reads it too if it is TOML. The options of this command set the ports and the store.
 
@@ -99,6 +101,8 @@ def command(
         tls = settings_from(file, pairs).tls
     except CannotStart:
         tls = TlsSettings()  # the broker's process reports wrong settings
+    if master is not None and not no_pipeline:
+        check_spark("--master")
     if network is not None:
         pairs = (*network_pairs(network_address(network)), *pairs)  # the last value of a setting counts
         namesrv_host = namesrv_host or EVERY[0]
@@ -109,7 +113,7 @@ def command(
         dashboard_port=None if no_dashboard else dashboard_port,
         flush=None if flush is None else flush.upper(),
         config=None if file is None else file.resolve(),
-        with_pipeline=not no_pipeline,
+        with_pipeline=not no_pipeline and not missing_packages(),
         master=master,
         broker_settings=pairs,
         namesrv_host=namesrv_host,
@@ -206,7 +210,8 @@ def ready_text(stack: Stack) -> str:
         exposed.insert(0, "  other machines can connect to")
     if stack.network_namesrv is not None:
         exposed.append(f"  clients on other machines use --namesrv {stack.network_namesrv}")
-    pipeline = f"turns (lease of {stack.pipeline.name})" if stack.pipeline is not None else "left out (--no-pipeline)"
+    why = f"Spark is not installed: {INSTALL}" if missing_packages() else "--no-pipeline"
+    pipeline = f"turns (lease of {stack.pipeline.name})" if stack.pipeline is not None else f"left out ({why})"
     return "\n".join(
         (
             "WheelMQ is up.",
