@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import msgspec
 
 from wheelmq.client import offsets
+from wheelmq.client.delays import TimeMs, whole
 from wheelmq.client.message import ReceivedMessage, read_records, received
 from wheelmq.client.outgoing import check_group, check_topic
 from wheelmq.client.routes import NoBroker, TopicRoute, TopicUnknown
@@ -222,10 +223,10 @@ class Admin:
             found[queue] = Span(start, await offsets.end_offset(self._session, queue, is_last=True))
         return found
 
-    async def offset_at(self, queue: QueueName, time_ms: int) -> int:
+    async def offset_at(self, queue: QueueName, time_ms: TimeMs) -> int:
         """Return the queue offset of the first message stored at `time_ms` or later."""
         await self._session.routes.get(queue.topic)
-        return await offsets.offset_at(self._session, queue, time_ms)
+        return await offsets.offset_at(self._session, queue, whole("time_ms", time_ms))
 
     # Groups --------------------------------------------------------------------------------------------------------
 
@@ -287,9 +288,10 @@ class Admin:
         request = _request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
         return _read(await self._ask_broker(message.broker_name, request), DirectlyConsumed)
 
-    async def reset_offsets(self, group: str, topic: str, time_ms: int) -> dict[QueueName, int]:
+    async def reset_offsets(self, group: str, topic: str, time_ms: TimeMs) -> dict[QueueName, int]:
         """Reset a group to the messages stored at `time_ms` or later. Returns the offsets. Raises TopicUnknown."""
-        header = client_calls.ResetOffsetHeader(topic=topic, group=group, timestamp=time_ms, offset=-1, is_force=True)
+        since_ms = whole("time_ms", time_ms)
+        header = client_calls.ResetOffsetHeader(topic=topic, group=group, timestamp=since_ms, offset=-1, is_force=True)
         found: dict[QueueName, int] = {}
         for address in (await self.route(topic)).masters.values():
             answer = await self._ask(address, _request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header))

@@ -20,6 +20,18 @@ DELAY_LEVELS: Final = 18
 PAST_MS_MAX: Final = 10_000
 """A due time at most this far in the past is accepted. Clocks differ, and a retry of the caller takes time."""
 
+TimeMs = int | datetime.datetime
+"""A moment: milliseconds since 1970, or a datetime with a time zone."""
+DurationMs = int | datetime.timedelta
+"""A duration: milliseconds, or a timedelta."""
+DurationS = int | datetime.timedelta
+"""A duration: seconds, or a timedelta."""
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_MS: Final = datetime.timedelta(milliseconds=1)
+_UNIT_OF: Final = {"delay_ms": _MS, "delay_in_seconds": datetime.timedelta(seconds=1)}
+"""The options that are durations."""
+_MOMENTS: Final = ("deliver_at_ms", "time_ms")
+
 YEAR_9999_MS: Final = 253_402_300_800_000
 _UNITS: Final = ((1000, "seconds"), (1 / 1000, "microseconds"), (1 / 1_000_000, "nanoseconds"))
 _NEAR_MS: Final = 10 * 366 * 86_400_000
@@ -57,11 +69,16 @@ class TooFarAhead(Refused):
 
 
 def delay_property(
-    *, level: int | None, delay_ms: int | None, deliver_at_ms: int | None, seconds: int | None, now_ms: int
+    *,
+    level: int | None,
+    delay_ms: DurationMs | None,
+    deliver_at_ms: TimeMs | None,
+    seconds: DurationS | None,
+    now_ms: int,
 ) -> dict[str, str]:
     """Return the property that asks for a later delivery; an empty dict for a delivery at once.
 
-    Raises ValueError for a value that cannot be right, and TypeError for a value that is not an int.
+    Raises ValueError for a value that cannot be right, and TypeError for a value of another type.
     """
     asked = {
         "delay_level": level,
@@ -69,7 +86,7 @@ def delay_property(
         "deliver_at_ms": deliver_at_ms,
         "delay_in_seconds": seconds,
     }
-    given = {option: check_int(option, value) for option, value in asked.items() if value is not None}
+    given = {option: whole(option, value) for option, value in asked.items() if value is not None}
     if not given:
         return {}
     if len(given) > 1:
@@ -90,12 +107,24 @@ def delay_property(
     return {name: str(value)} if value else {}
 
 
-def check_int(option: str, value: Any) -> int:
-    """Return `value` as an int. Raises TypeError, with the call that converts a date or a duration."""
+def whole(option: str, value: Any) -> int:
+    """Return the value of an option as an int: a whole number, or a moment or a duration in the unit of the option.
+
+    A fraction of the unit is rounded up, because no message may be early. Raises TypeError, and ValueError for a moment
+    without a time zone.
+    """
+    is_moment = option in _MOMENTS
     if isinstance(value, datetime.datetime):
-        remedy = "write int(moment.timestamp() * 1000)"
+        if not is_moment:
+            remedy = "it is a duration: write a timedelta, or deliver_at_ms=moment"
+        elif value.utcoffset() is None:
+            raise ValueError(f"{option} is {value!r}, without a time zone: write moment.astimezone() for local time")
+        else:
+            return -((_EPOCH - value) // _MS)
     elif isinstance(value, datetime.timedelta):
-        remedy = f"write int(delay.total_seconds(){'' if option == 'delay_in_seconds' else ' * 1000'})"
+        if option in _UNIT_OF:
+            return -(-value // _UNIT_OF[option])
+        remedy = "it is a moment: write a datetime, or delay_ms=duration" if is_moment else "write a whole number"
     else:
         remedy = "write a whole number, as int"
         if not isinstance(value, bool):
@@ -106,11 +135,13 @@ def check_int(option: str, value: Any) -> int:
     raise TypeError(f"{option} is {value!r}, a {type(value).__name__}: {remedy}")
 
 
-def check_body(body: object) -> None:
+def content(body: object) -> bytes:
+    """Return a body as bytes; a text is encoded as UTF-8. Raises TypeError, and ValueError for a lone surrogate."""
     if isinstance(body, str):
-        raise TypeError(f"the body is a str, {_short(body)}: write body.encode()")
-    if not isinstance(body, bytes | bytearray):
-        raise TypeError(f"the body is {_short(body)}, a {type(body).__name__}: it must be bytes")
+        return body.encode()
+    if isinstance(body, bytes | bytearray):
+        return bytes(body)
+    raise TypeError(f"the body is {_short(body)}, a {type(body).__name__}: it must be bytes or a str")
 
 
 def check_property_types(name: object, value: object) -> None:

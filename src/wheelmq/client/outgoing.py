@@ -8,6 +8,7 @@ from typing import TypedDict
 import msgspec
 
 from wheelmq.client import delays
+from wheelmq.client.delays import DurationMs, DurationS, TimeMs
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.bodies import QueueName
@@ -26,7 +27,8 @@ class MessageOptions(TypedDict, total=False):
       receive them in order; `select`: a function that chooses the queue;
     - at most one of `delay_level` (1 to 18), `delay_ms`, `deliver_at_ms` and `delay_in_seconds`. Apache RocketMQ and
       WheelMQ have the first three. Only WheelMQ's brokers have `delay_in_seconds` (up to a year): others deliver at
-      once. `deliver_at_ms` is in milliseconds since 1970; a time more than 10 seconds in the past raises ValueError.
+      once. `deliver_at_ms` is a datetime with a time zone, or milliseconds since 1970. A time more than 10 seconds in
+      the past raises ValueError. `delay_ms` and `delay_in_seconds` are a timedelta, or a number of their unit.
     """
 
     keys: str | Sequence[str]
@@ -36,15 +38,15 @@ class MessageOptions(TypedDict, total=False):
     order_key: str | None
     select: Selector | None
     delay_level: int | None
-    delay_ms: int | None
-    deliver_at_ms: int | None
-    delay_in_seconds: int | None
+    delay_ms: DurationMs | None
+    deliver_at_ms: TimeMs | None
+    delay_in_seconds: DurationS | None
 
 
 class OutgoingMessage(msgspec.Struct, kw_only=True):
     """A body and its options, as in MessageOptions."""
 
-    body: bytes
+    body: bytes | str
     keys: str | Sequence[str] = ()
     tags: str | None = None
     properties: Mapping[str, str] | None = None
@@ -52,16 +54,26 @@ class OutgoingMessage(msgspec.Struct, kw_only=True):
     order_key: str | None = None
     select: Selector | None = None
     delay_level: int | None = None
-    delay_ms: int | None = None
-    deliver_at_ms: int | None = None
-    delay_in_seconds: int | None = None
+    delay_ms: DurationMs | None = None
+    deliver_at_ms: TimeMs | None = None
+    delay_in_seconds: DurationS | None = None
+
+    @property
+    def content(self) -> bytes:
+        """The body as bytes. Raises TypeError."""
+        return delays.content(self.body)
 
     @property
     def asked_delay_ms(self) -> int | None:
         """The relative delay in milliseconds; None without one, and for a level, which only the broker knows."""
         if self.delay_ms is not None:
-            return self.delay_ms
-        return None if self.delay_in_seconds is None else 1000 * self.delay_in_seconds
+            return delays.whole("delay_ms", self.delay_ms)
+        return None if self.delay_in_seconds is None else 1000 * delays.whole("delay_in_seconds", self.delay_in_seconds)
+
+    @property
+    def asked_time_ms(self) -> int | None:
+        """The due time that the sender chose; None without one."""
+        return None if self.deliver_at_ms is None else delays.whole("deliver_at_ms", self.deliver_at_ms)
 
     @property
     def is_placed(self) -> bool:
@@ -73,7 +85,7 @@ def properties_of(message: OutgoingMessage, unique_key: str, now_ms: int) -> dic
 
     Raises ValueError for a message that cannot be sent, and TypeError for a field of a wrong type.
     """
-    delays.check_body(message.body)
+    delays.content(message.body)
     found = _undelayed(message, unique_key)
     for name, value in found.items():
         delays.check_property_types(name, value)

@@ -10,6 +10,7 @@ import msgspec
 
 from wheelmq.client import delays, outgoing, results
 from wheelmq.client.compression import compress
+from wheelmq.client.delays import TimeMs
 from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.outgoing import MessageOptions, OutgoingMessage, Selector, check_group, check_topic
 from wheelmq.client.placing import Placing
@@ -133,7 +134,7 @@ class Producer:
 
     # Sending -------------------------------------------------------------------------------------------------------
 
-    async def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
+    async def send(self, topic: str, body: bytes | str, **options: Unpack[MessageOptions]) -> SendResult:
         """Send a message that is delivered at once, after a delay, or at a due time.
 
         A delay in milliseconds uses a timer, as in Apache RocketMQ. A delay in seconds uses a block, reaches up to a
@@ -146,7 +147,7 @@ class Producer:
         parcel = self._pack(topic, OutgoingMessage(body=body, **options))
         return self._result(parcel, *await self._deliver(parcel))
 
-    async def send_oneway(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> str:
+    async def send_oneway(self, topic: str, body: bytes | str, **options: Unpack[MessageOptions]) -> str:
         """Send a message without waiting for an answer. Returns the unique key. The options are those of `send`."""
         parcel = self._pack(topic, OutgoingMessage(body=body, **options))
         route = await self._session.routes.get(topic, new_topic_queues=self.settings.new_topic_queues)
@@ -175,7 +176,9 @@ class Producer:
         blocks = [outgoing.properties_of(message, self._session.unique_ids.next(), now_ms) for message in messages]
         if any(map(outgoing.is_delayed, blocks)):
             raise ValueError("a batch cannot be delayed: send delayed messages one by one")
-        body = outgoing.encode_batch([(message.body, block) for message, block in zip(messages, blocks, strict=True)])
+        body = outgoing.encode_batch(
+            [(message.content, block) for message, block in zip(messages, blocks, strict=True)]
+        )
         header = self._header(topic, {}, batch=True)
         whole = OutgoingMessage(body=body, queue_id=queue_id, order_key=order_key, select=select)
         parcel = self._checked(Parcel(RequestCode.SEND_BATCH_MESSAGE, header, body, whole, ""))
@@ -201,7 +204,7 @@ class Producer:
     # Cancelling ----------------------------------------------------------------------------------------------------
 
     async def cancel(
-        self, topic: str, unique_key: str, deliver_at_ms: int, *, broker_name: str | None = None
+        self, topic: str, unique_key: str, deliver_at_ms: TimeMs, *, broker_name: str | None = None
     ) -> CancelResult:
         """Cancel the message that was sent to `topic` with `unique_key` and is due at `deliver_at_ms`.
 
@@ -210,7 +213,7 @@ class Producer:
         Apache broker gets both forms. Raises the same as `send`.
         """
         check_topic(topic)
-        delays.check_int("deliver_at_ms", deliver_at_ms)
+        due_ms = delays.whole("deliver_at_ms", deliver_at_ms)
         route = await self._session.routes.get(topic)
         if broker_name is not None and broker_name not in route.masters:
             raise ValueError(
@@ -218,9 +221,9 @@ class Producer:
             )
         outcomes, key = set(), names.delete_key(topic, unique_key)
         for name in [broker_name] if broker_name is not None else route.masters:
-            result = await self._send_cancel(route.masters[name], topic, key, deliver_at_ms)
+            result = await self._send_cancel(route.masters[name], topic, key, due_ms)
             if result is None:  # Apache RocketMQ of unknown version; since 5.4.0 it expects the key alone
-                await self._send_cancel(route.masters[name], topic, unique_key, deliver_at_ms)
+                await self._send_cancel(route.masters[name], topic, unique_key, due_ms)
             outcomes.add(result or CancelResult.ACCEPTED)
         return next((result for result in CancelResult if result in outcomes), CancelResult.ACCEPTED)
 
@@ -251,7 +254,7 @@ class Producer:
     # Asking and replying -------------------------------------------------------------------------------------------
 
     async def request(
-        self, topic: str, body: bytes, *, reply_within_ms: int = 3000, **options: Unpack[MessageOptions]
+        self, topic: str, body: bytes | str, *, reply_within_ms: int = 3000, **options: Unpack[MessageOptions]
     ) -> ReceivedMessage:
         """Send a message and wait for the reply of its consumer. Raises as `send`, and CallError without a reply."""
         await self._session.greet_everywhere()  # any broker may deliver the reply: the consumer chooses it
@@ -263,7 +266,7 @@ class Producer:
             await self._deliver(parcel)
             return await self._replies.wait(reply, reply_within_ms, topic)
 
-    async def reply(self, request: ReceivedMessage, body: bytes) -> SendResult:
+    async def reply(self, request: ReceivedMessage, body: bytes | str) -> SendResult:
         """Reply to a message that was sent with `request`. Raises ValueError for any other; else the same as `send`."""
         topic, own = reply_to(request)
         parcel = self._pack(topic, OutgoingMessage(body=body, properties=own))
@@ -287,7 +290,7 @@ class Producer:
         check_topic(topic)
         block = outgoing.properties_of(message, self._session.unique_ids.next(), self._clock.now_ms()) | (extra or {})
         header = self._header(topic, block)
-        body, header.sys_flag = compress(message.body, self.settings.compress_over_bytes)
+        body, header.sys_flag = compress(message.content, self.settings.compress_over_bytes)
         return self._checked(Parcel(RequestCode.SEND_MESSAGE_V2, header, body, message, block[props.UNIQ_KEY]))
 
     def _checked(self, parcel: Parcel) -> Parcel:
@@ -298,8 +301,9 @@ class Producer:
         if not self._session.client_id:
             raise RuntimeError("start the producer before it sends, or use it in `async with`")
         most = min(self.settings.body_bytes_max, FRAME_BYTES_MAX - HEADER_BYTES_MAX)
-        if len(parcel.message.body) > most:
-            raise ValueError(f"a body of {len(parcel.message.body)} bytes: the limit is {most} (body_bytes_max)")
+        size = len(parcel.message.content)
+        if size > most:
+            raise ValueError(f"a body of {size} bytes: the limit is {most} (body_bytes_max)")
         return parcel
 
     def _header(self, topic: str, properties: dict[str, str], *, batch: bool = False) -> SendHeader:
@@ -358,15 +362,15 @@ class Producer:
 
     def _refused(self, parcel: Parcel, answer: Command) -> Refused:
         message = parcel.message
-        asked_ms = message.asked_delay_ms
-        if message.deliver_at_ms is not None:
-            asked_ms = message.deliver_at_ms - self._clock.now_ms()
+        asked_ms, due_ms = message.asked_delay_ms, message.asked_time_ms
+        if due_ms is not None:
+            asked_ms = due_ms - self._clock.now_ms()
         return delays.refused(answer, asked_ms, is_in_block=message.delay_in_seconds is not None)
 
     def _result(self, parcel: Parcel, queue: QueueName, answer: Command) -> SendResult:
         handle, message = answer.ext.get("recallHandle"), parcel.message
-        asked_ms = message.asked_delay_ms
-        due_ms = None if message.deliver_at_ms is None else Millis(message.deliver_at_ms)
+        asked_ms, time_ms = message.asked_delay_ms, message.asked_time_ms
+        due_ms = None if time_ms is None else Millis(time_ms)
         if asked_ms:
             due_ms = results.due_ms(parcel.header.born_timestamp + asked_ms, handle)
         return SendResult(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from wheelmq.client import inquiries, offsets, subscriptions
 from wheelmq.client.consumer_settings import Model, PullSettings
+from wheelmq.client.delays import TimeMs, whole
 from wheelmq.client.group import GroupMember
 from wheelmq.client.inquiries import Inquiries
 from wheelmq.client.membership import heartbeat, member_session, offset_store
@@ -190,9 +191,9 @@ class PullConsumer:
         """Continue after the last message of the queue. Raises KeyError, CallError, Refused."""
         await self.seek(queue, await offsets.end_offset(self._session, queue, is_last=True))
 
-    async def offset_at(self, queue: QueueName, time_ms: int) -> int:
+    async def offset_at(self, queue: QueueName, time_ms: TimeMs) -> int:
         """Return the queue offset of the first message stored at `time_ms` or later. Raises CallError, Refused."""
-        return await offsets.offset_at(self._session, queue, time_ms)
+        return await offsets.offset_at(self._session, queue, whole("time_ms", time_ms))
 
     async def committed(self, queue: QueueName) -> int | None:
         """Return the committed offset of the group, or None without one. Raises CallError, Refused."""

@@ -79,7 +79,7 @@ class TransactionProducer(Producer):
         self._callbacks.close()
 
     async def send_in_transaction(
-        self, topic: str, body: bytes, execute: Execute, **options: Unpack[MessageOptions]
+        self, topic: str, body: bytes | str, execute: Execute, **options: Unpack[MessageOptions]
     ) -> TransactionResult:
         """Store a half message, run `execute`, and commit or roll back the message by its result.
 
