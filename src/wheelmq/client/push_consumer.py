@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from wheelmq.client import inquiries, subscriptions
 from wheelmq.client.concurrent import Concurrently
 from wheelmq.client.consumer_settings import Callback, ConsumerSettings, Model
+from wheelmq.client.ending import wait_for_end
 from wheelmq.client.group import GroupMember
 from wheelmq.client.handling import Handling
 from wheelmq.client.inquiries import Inquiries
@@ -121,6 +122,18 @@ class PushConsumer:
             raise
         self._consumption.start()
         self._group.start()
+
+    async def run_forever(self) -> None:
+        """Consume until SIGTERM, Ctrl-C or a cancellation, then stop as `stop` does. Starts the consumer if needed.
+
+        Raises the same as `start`.
+        """
+        if not self._is_started:
+            await self.start()
+        try:
+            await wait_for_end()
+        finally:
+            await self.stop()
 
     def end(self) -> None:
         """Start no more callbacks. A callback may call it; it may not call `stop`."""

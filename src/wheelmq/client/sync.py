@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, P
 
 from wheelmq.client.admin import Admin
 from wheelmq.client.consumer_settings import ConsumerSettings, PullSettings
+from wheelmq.client.ending import block_until_end
 from wheelmq.client.producer import Producer, ProducerSettings
 from wheelmq.client.pull_consumer import PullConsumer
 from wheelmq.client.push_consumer import PushConsumer
@@ -256,6 +257,22 @@ class SyncPushConsumer(Blocking[PushConsumer]):
 
     subscribe = at_once(PushConsumer.subscribe)
     end = at_once(PushConsumer.end)
+
+    @property
+    def queues(self) -> list[QueueName]:
+        return self._client.queues
+
+    def run_forever(self) -> None:
+        """Consume until SIGTERM or Ctrl-C, then stop as `stop` does. Starts the consumer if needed.
+
+        Call it in the main thread, which gets the signals. Raises the same as `start`.
+        """
+        if not self._loop.is_running:
+            self.start()
+        try:
+            block_until_end()
+        finally:
+            self.stop()
 
 
 class SyncPullConsumer(Blocking[PullConsumer]):
