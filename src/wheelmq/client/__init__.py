@@ -18,6 +18,7 @@ from wheelmq.client.sync import (
     SyncPushConsumer,
     SyncTransactionProducer,
 )
+from wheelmq.client.timers import PendingTimer
 from wheelmq.client.transactions import TransactionProducer
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.signature import AccessKey
@@ -39,6 +40,7 @@ __all__ = [
     "NoBroker",
     "NoNameServer",
     "OutgoingMessage",
+    "PendingTimer",
     "Producer",
     "ProducerSettings",
     "PullConsumer",

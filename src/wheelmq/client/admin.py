@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from wheelmq.client import offsets
+from wheelmq.client import offsets, timers
 from wheelmq.client.delays import TimeMs, whole
 from wheelmq.client.message import ReceivedMessage, read_records, received
 from wheelmq.client.outgoing import check_group, check_topic
 from wheelmq.client.routes import NoBroker, TopicRoute, TopicUnknown
 from wheelmq.client.session import Session
+from wheelmq.client.timers import PendingTimer
 from wheelmq.formats import names
 from wheelmq.formats.disk.message_id import parse_offset_message_id
+from wheelmq.formats.units import NEVER_MS
 from wheelmq.formats.wire import administration, bodies, client_calls, headers, queue_tables
 from wheelmq.formats.wire.administration import Connected, GroupQueueOffsets, QueueSpan
 from wheelmq.formats.wire.bodies import (
@@ -345,6 +348,45 @@ class Admin:
             now_ms = self._clock.now_ms()
             found += [received(record, name, now_ms) for record in read_records(answer.body)]
         return sorted(found, key=lambda message: message.stored_ms)
+
+    # Pending delayed messages, of WheelMQ's brokers ----------------------------------------------------------------
+
+    async def timers(
+        self, topic: str | None = None, *, from_ms: TimeMs = 0, to_ms: TimeMs = NEVER_MS
+    ) -> list[PendingTimer]:
+        """Return the pending delayed messages, sorted by due time, from `from_ms` to before `to_ms`."""
+        asked = timers.TimerQuery(topic, whole("from_ms", from_ms), whole("to_ms", to_ms))
+        listed: list[PendingTimer] = []
+        for name, address in (await self.brokers()).items():
+            connection = self._session.connections.to(address)
+            async for one in timers.listed(connection, self._timeout_s, asked):
+                listed.append(msgspec.structs.replace(one, broker_name=name))
+        return sorted(listed, key=lambda one: one.due_ms)
+
+    async def count_timers(
+        self, topic: str | None = None, *, from_ms: TimeMs = 0, to_ms: TimeMs = NEVER_MS, step_ms: int = 60_000
+    ) -> dict[int, int]:
+        """Return the number of pending messages due in each interval of `step_ms`, by its beginning."""
+        asked = timers.TimerQuery(topic, whole("from_ms", from_ms), whole("to_ms", to_ms))
+        counts: Counter[int] = Counter()
+        for address in (await self.brokers()).values():
+            counts += await timers.counted(self._session.connections.to(address), self._timeout_s, step_ms, asked)
+        return dict(sorted(counts.items()))
+
+    async def find_timers(self, topic: str, key: str) -> list[PendingTimer]:
+        """Return the delayed messages for `topic` with a unique or business key. Their `end` is None while pending."""
+        found: list[PendingTimer] = []
+        for name, address in (await self.brokers()).items():
+            connection = self._session.connections.to(address)
+            async for one in timers.found(connection, self._timeout_s, topic, key):
+                found.append(msgspec.structs.replace(one, broker_name=name))
+        return found
+
+    async def timer_body(self, timer: PendingTimer) -> bytes:
+        """Return the body of a delayed message that `timers` or `find_timers` returned. Raises MessageError."""
+        address = self._address(timer.broker_name, await self.brokers())
+        connection = self._session.connections.to(address)
+        return await timers.body_of(connection, self._timeout_s, timer, self._clock.now_ms())
 
     # How -----------------------------------------------------------------------------------------------------------
 

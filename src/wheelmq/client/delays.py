@@ -30,7 +30,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MS: Final = datetime.timedelta(milliseconds=1)
 _UNIT_OF: Final = {"delay_ms": _MS, "delay_in_seconds": datetime.timedelta(seconds=1)}
 """The options that are durations."""
-_MOMENTS: Final = ("deliver_at_ms", "time_ms")
+_MOMENTS: Final = ("deliver_at_ms", "time_ms", "from_ms", "to_ms")
 
 YEAR_9999_MS: Final = 253_402_300_800_000
 _UNITS: Final = ((1000, "seconds"), (1 / 1000, "microseconds"), (1 / 1_000_000, "nanoseconds"))

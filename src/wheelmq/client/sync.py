@@ -350,3 +350,7 @@ class SyncAdmin(Blocking[Admin]):
     find = waits(Admin.find)
     find_unique = waits(Admin.find_unique)
     view = waits(Admin.view)
+    timers = waits(Admin.timers)
+    count_timers = waits(Admin.count_timers)
+    find_timers = waits(Admin.find_timers)
+    timer_body = waits(Admin.timer_body)
