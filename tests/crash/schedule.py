@@ -99,6 +99,16 @@ IN_TRANSACTIONS: Final = (
 )
 """Failpoints of transactions. tests/property/test_transactions.py ends there."""
 
+OF_BATCHES: Final = (
+    "batch.appended",
+    "batch.checked",
+    "batch.decided",
+    "batch.marked",
+    "batch.removed",
+    "batch.saved",
+)
+"""Failpoints of batches. tests/unit/broker/test_batches.py ends there."""
+
 OF_COPIES: Final = (
     "restore.logs",
     "restore.object",

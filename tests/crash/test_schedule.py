@@ -13,6 +13,7 @@ from tests.crash.schedule import (
     IN_TRANSACTIONS,
     NEEDS_TURNS,
     OF_APACHE,
+    OF_BATCHES,
     OF_COPIES,
     OF_REPLICAS,
     OVER_THE_WIRE,
@@ -31,7 +32,7 @@ def test_the_lists_have_every_failpoint_of_the_package() -> None:
     sources = Path(wheelmq.__file__).parent.rglob("*.py")
     found = {name for source in sources for name in re.findall(r'\breach\("([\w.]+)"\)', source.read_text())}
     others = {*WITH_APACHES_STORE, *OVER_THE_WIRE, *IN_TRANSACTIONS, *OF_COPIES, *OF_REPLICAS, *WITHOUT_TURNS}
-    others |= set(OF_APACHE)
+    others |= {*OF_APACHE, *OF_BATCHES}
     assert found == {*BROKER_POINTS, *PIPELINE_POINTS, *others}
 
 

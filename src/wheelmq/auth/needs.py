@@ -272,6 +272,11 @@ def _created_groups(raw: bytes) -> Iterator[Right]:
         yield Right(Resource(ResourceKind.GROUP, config.group_name), _CREATE_OR_UPDATE)
 
 
+def _batch_topics(raw: bytes) -> Iterator[Right]:
+    for name in dict.fromkeys(part.topic for part in bodies.read(raw, bodies.BatchParts).parts):
+        yield topic_right(name, PUB_ACTIONS)
+
+
 _CREATE: Final = frozenset({Action.CREATE})
 _CREATE_OR_UPDATE: Final = frozenset({Action.CREATE, Action.UPDATE})
 
@@ -280,6 +285,7 @@ LOCKS: Final = in_body("Group and topics of the queues: Sub", _locks)
 CLIENT_CHECK: Final = in_body("Group and topic: Sub", _client_check)
 ASSIGNMENT: Final = in_body("Group and topic: Sub", _assignment)
 ACKS: Final = in_body("Group and topic of each message: Sub", _acks)
+BATCH_TOPICS: Final = in_body("Topic of each part: Pub", _batch_topics)
 CREATED_TOPICS: Final = in_body("Topic of each config: Create", _created_topics)
 CREATED_GROUP: Final = in_body("Group of the config: Create or Update", _created_group)
 CREATED_GROUPS: Final = in_body("Group of each config: Create or Update", _created_groups)

@@ -221,6 +221,8 @@ RULES: Final[dict[Code, Rule]] = {
     Code.WMQ_PIPELINE_RENEW: _LEASE,
     Code.WMQ_PIPELINE_READ: _LEASE,
     Code.WMQ_LIST_TIMERS: _of(topic_or_cluster("topic", GET)),
+    Code.WMQ_BATCH_UPLOAD: _of(topic("topic", PUB)),
+    Code.WMQ_BATCH_COMMIT: _of(needs.BATCH_TOPICS),
     Code.WMQ_METRICS: _GET,
     Code.WMQ_COUNT_TIMERS: _of(topic_or_cluster("topic", GET)),
     Code.WMQ_FIND_TIMERS: _QUEUE,

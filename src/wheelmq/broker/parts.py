@@ -14,6 +14,8 @@ from wheelmq.broker.admission.failed_puts import FailedPuts
 from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.admission.store_health import StoreHealth
+from wheelmq.broker.batches.batches import Batches
+from wheelmq.broker.batches.spool import Spool
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.context import Context
 from wheelmq.broker.durability import Durability
@@ -145,6 +147,7 @@ class Parts:
         self.elections = self._open_elections()
         self.puts = self._open_puts()
         self.context = self._open_context()
+        self.batches = self._open_batches()
         self.metric_sources = self._open_metric_sources(shell_figures)
         if not self.role.needed_acks:
             self.store.abort_file.accept_log()  # no other broker must have had more
@@ -186,6 +189,19 @@ class Parts:
             put_times=self.stats.put_times,
             clock=self.clock,
             randomness=self.randomness,
+        )
+
+    def _open_batches(self) -> Batches:
+        return Batches(
+            self.store,
+            self.puts,
+            Spool(self.disk, self.paths),
+            self.holds,
+            durability=self.durability,
+            role=self.role,
+            settings=self.settings,
+            clock=self.clock,
+            worker=self.workers.background,
         )
 
     def _open_context(self) -> Context:

@@ -40,10 +40,14 @@ from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.store.store import Appended, PropertiesTooLong, RecordTooLong
 from wheelmq.system.clock import Clock
+from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
 
 NOT_LOOKED_UP: Final = "the broker cannot look up the message that the cancel names"
+
+MARK_ROOM_BYTES: Final = 2048
+"""Bytes of the record of a mark before one row, at most."""
 
 A = TypeVar("A")
 M = TypeVar("M", Message, list[Message])
@@ -197,6 +201,40 @@ class Puts:
             return [self._store.append(message) for message in messages]
 
         return self._run(append)
+
+    @_timed
+    def put_marked(self, messages: list[Message], mark: Message) -> Appended:
+        """Store `mark`, and directly after it `messages`, of which each may have a delay: all or none.
+
+        Returns the place of the last one. Raises PeerError, PutFailed.
+        """
+        dues_ms = []
+        for message in messages:
+            self._admit(message)
+            due_ms = self._parked_due_ms(message)
+            if due_ms is not None and self._is_rejected_by_its_slot(message, due_ms):
+                raise PutFailed(PutStatus.WHEEL_TIMER_FLOW_CONTROL)
+            dues_ms.append(due_ms)
+
+        def append() -> Appended:
+            self._store.reserve([mark, *messages])
+            appended = self._store.append(mark)
+            reach("batch.marked")
+            for message, due_ms in zip(messages, dues_ms, strict=True):
+                real_queue = -1 if due_ms is None else self._store.real_queue(message.properties)
+                appended = self._store.append(message, real_queue=real_queue)
+                reach("batch.appended")
+                if due_ms is not None and message.topic == names.TIMER_TOPIC:
+                    self._timer.congestion.add(due_ms, self._store.log.last_store_ms)
+            return appended
+
+        return self._run(append)
+
+    def check_marked(self, message: Message) -> None:
+        """Check that `put_marked` will accept `message`, which this call changes. Raises PeerError, PutFailed."""
+        self._admit(message)
+        self._parked_due_ms(message)
+        self._check_room(message, MARK_ROOM_BYTES)
 
     def _run(self, append: Callable[[], A]) -> A:
         """Append, and return the result. Raises PutFailed with the status that Apache RocketMQ answers."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from wheelmq.broker.background_jobs import run_in_background
+from wheelmq.broker.batches.batches import EXPIRY_MS
 from wheelmq.broker.count_audit import LOOK_MS
 from wheelmq.broker.index_pacing import IndexPacing
 from wheelmq.broker.member_changes import CLIENTS_EXPIRE_MS
@@ -54,6 +55,7 @@ def _periodic_tasks(parts: Parts) -> list[TickTask]:
         (CLIENTS_EXPIRE_MS, lambda: parts.member_changes.drop_silent(clock.monotonic_ms())),
         *store_tasks(*engine, parts.health, parts.workers, settings, knows_pending=parts.engine.knows_pending),
         (settings.expiry.interval_ms, parts.admission.check_disk),
+        (EXPIRY_MS, parts.batches.expire),
         (SAMPLE_MS, parts.stats.sample),
         (RATES_SAMPLE_MS, parts.stats.sample_rates),
         (TIMER_RATES_SAMPLE_MS, upkeep.rates.sample),
@@ -116,6 +118,7 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
             close=lambda: run(parts.transactions.say_all),
             closes_after_failure=True,
         ),
+        _batch_task(parts),
         *_replica_tasks(parts),
         TickTask(
             "take due timers",
@@ -137,6 +140,14 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
         *_answer_tasks(parts),
         *_file_tasks(parts),
     ]
+
+
+def _batch_task(parts: Parts) -> TickTask:
+    return TickTask(
+        "batches",
+        lambda at: parts.health.run_or_reject(lambda: parts.batches.tick(at.monotonic_ms)),
+        lambda at: parts.batches.next_ms(at.monotonic_ms),
+    )
 
 
 def _replica_tasks(parts: Parts) -> list[TickTask]:

@@ -21,6 +21,8 @@ BLOCK_TOPIC: Final = "rmq_sys_wheelmq_block"
 """The topic of the records in a block's own log. The commit log holds no record of it."""
 DEAD_LETTER_TOPIC: Final = "rmq_sys_wheelmq_dead_letter"
 """The topic of parked messages that can never be delivered. They keep their properties and get their origin."""
+BATCH_TOPIC: Final = "rmq_sys_wheelmq_batch"
+"""The topic of the marks before the rows of batches (formats/disk/batch.py)."""
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -67,6 +69,7 @@ NOT_FOR_SENDING: Final = frozenset(
         SCHEDULE_TOPIC,
         TIMER_TOPIC,
         BLOCK_TOPIC,
+        BATCH_TOPIC,
         HALF_TOPIC,
         OP_HALF_TOPIC,
         CHECK_MAX_TIME_TOPIC,

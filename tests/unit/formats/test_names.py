@@ -50,6 +50,7 @@ def test_clients_may_not_send_to_internal_topics() -> None:
         "SCHEDULE_TOPIC_XXXX",
         "rmq_sys_wheel_timer",  # Apache lets clients send there
         "rmq_sys_wheelmq_block",
+        "rmq_sys_wheelmq_batch",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",

@@ -7,6 +7,7 @@ from typing import Any, Final
 from wheelmq.broker.handler_table import COMMON, BoundHandler, HandlerTable
 from wheelmq.broker.handlers import (
     acls,
+    batches,
     block_replicas,
     cleaning,
     config,
@@ -47,6 +48,7 @@ COMMON_ONLY: Final = (
 TABLES: Final[tuple[HandlerTable[Any], ...]] = (
     *(
         COMMON,
+        batches.HANDLERS,
         block_replicas.HANDLERS,
         cleaning.HANDLERS,
         config.HANDLERS,
@@ -73,6 +75,7 @@ def bind_handlers(parts: Parts) -> dict[int, BoundHandler]:
     context, engine, sources = parts.context, parts.engine, parts.metric_sources
     bound = {
         **COMMON.bind(context),
+        **batches.HANDLERS.bind(context, parts.batches),
         **block_replicas.HANDLERS.bind(context, parts.replication),
         **cleaning.HANDLERS.bind(engine.store, parts.file_upkeep.expiry),
         **config.HANDLERS.bind(parts.configuration),

@@ -70,6 +70,11 @@ class StorePaths:
         return self.root / "scheduledtempdata"
 
     @property
+    def batches(self) -> Path:
+        """Ours: a folder for each batch that is uploaded and not yet appended (see BatchPaths)."""
+        return self.root / "batches"
+
+    @property
     def epochs(self) -> Path:
         """The epochs of the log, each with its first position (RocketMQ: epochFileCheckpoint)."""
         return self.root / "epochFileCheckpoint"
@@ -125,6 +130,18 @@ class StorePaths:
     def snapshot(self) -> Path:
         """Ours: the state of the log at one position (see formats.disk.snapshot)."""
         return self.config / "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPaths:
+    folder: Path
+
+    @property
+    def decision(self) -> Path:
+        return self.folder / "decision"
+
+    def chunk(self, part: int, attempt: int, topic: str, number: int) -> Path:
+        return self.folder / f"{part}-{attempt}-{number}-{topic}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from wheelmq.formats.buffer import Buffer
+from wheelmq.formats.disk.batch import BatchPart
 from wheelmq.formats.java import java_hash, java_trim
 from wheelmq.formats.wire.headers import Int32, Int64
 
@@ -296,6 +297,12 @@ MASTER_ID: Final = 0
 
 def masters(brokers: Iterable[BrokerData]) -> dict[str, str]:
     return {data.broker_name: data.broker_addrs[MASTER_ID] for data in brokers if MASTER_ID in data.broker_addrs}
+
+
+class BatchParts(Body):
+    """WMQ_BATCH_COMMIT: the uploads whose rows belong to the batch."""
+
+    parts: list[BatchPart] = []
 
 
 class ClusterInfo(Body):

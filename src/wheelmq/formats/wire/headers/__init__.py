@@ -18,6 +18,7 @@ from wheelmq.formats.wire.headers.base import (
     texts,
     write,
 )
+from wheelmq.formats.wire.headers.batches import BatchCommitHeader, BatchUploadHeader
 from wheelmq.formats.wire.headers.clients import (
     BrokerConsumeStatsHeader,
     ClientOfGroupHeader,
@@ -104,6 +105,8 @@ __all__ = [
     "UNIQUE_KEY_QUERY",
     "VERSION_WITH_MAX_TIMES",
     "AclFilterHeader",
+    "BatchCommitHeader",
+    "BatchUploadHeader",
     "BlocksHeader",
     "BrokerAddressHeader",
     "BrokerConsumeStatsHeader",
