@@ -27,6 +27,9 @@ BODIES: Final[dict[Code, Any]] = {
         "consumerDataSet": [{"groupName": GROUP, "subscriptionDataSet": [SUBSCRIPTION]}],
         "producerDataSet": [{"groupName": "p"}],
     },
+    Code.WMQ_BATCH_COMMIT: {
+        "parts": [{"part": 0, "attempt": 0, "topic": TOPIC, "chunks": 1, "rows": 1, "crc": 0}],
+    },
     Code.CHECK_CLIENT_CONFIG: {"clientId": "c", "group": GROUP, "subscriptionData": SUBSCRIPTION},
     Code.LOCK_BATCH_MQ: {"clientId": "c", "consumerGroup": GROUP, "mqSet": [QUEUE]},
     Code.UNLOCK_BATCH_MQ: {"clientId": "c", "consumerGroup": GROUP, "mqSet": [QUEUE]},
@@ -142,6 +145,8 @@ def sample(harness: BrokerHarness, code: Code) -> Command:
         "session": 0,
         "bytesMax": 1 << 20,
         "timeoutMs": 0,
+        "job": "a query",
+        "batch": 1,
     }
     body = msgspec.json.encode(BODIES[code]) if code in BODIES else RAW.get(code, b"")
     return Command(code=code, ext=headers.texts(**fields), body=body)
