@@ -1,4 +1,4 @@
-"""A wheel of the repository runs in an environment with its declared dependencies alone."""
+"""A wheel of the repository runs in an environment with its declared dependencies and the extra `spark` alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 IMPORT_ALL = """
 import importlib, pkgutil, wheelmq
 for found in pkgutil.walk_packages(wheelmq.__path__, "wheelmq."):
-    if not found.name.endswith("__main__"):
+    if not found.name.endswith(("__main__", "pytest_plugin")):
         importlib.import_module(found.name)
 print(wheelmq.__file__)
 """
@@ -53,13 +53,20 @@ def environment() -> dict[str, str]:
 
 
 def required_by(wheel: Distribution) -> dict[str, Distribution]:
-    """Return the distributions that `wheel` requires, directly or indirectly, as they are installed here."""
+    """Return the distributions that `wheel[spark]` requires, directly or indirectly, as they are installed here.
+
+    The client is missing: it is built from the repository too.
+    """
     found: dict[str, Distribution] = {}
     waiting = list(wheel.requires or ())
     while waiting:
         requirement = Requirement(waiting.pop())
         name = canonicalize_name(requirement.name)
-        if name in found or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+        if (
+            name == "wheelmq-client"
+            or name in found
+            or (requirement.marker is not None and not requirement.marker.evaluate({"extra": "spark"}))
+        ):
             continue
         found[name] = installed = distribution(name)
         assert requirement.specifier.contains(installed.version, prereleases=True), (
@@ -80,13 +87,14 @@ def link(packages: dict[str, Distribution], site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel, install it into a new environment, and return the folder of its programs."""
+    """Build both wheels, install them into a new environment, and return the folder of their programs."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder, ROOT)
-    [wheel] = folder.glob("wheelmq-*.whl")
+    run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder, ROOT, ROOT / "client")
+    wheels = sorted(folder.glob("*.whl"))
+    assert len(wheels) == 2
     venv.create(folder / "clean", with_pip=False, symlinks=True)
     programs = folder / "clean" / "bin"
-    run(*PIP, "--python", programs / "python", "install", "--no-deps", "--no-index", wheel)
+    run(*PIP, "--python", programs / "python", "install", "--no-deps", "--no-index", *wheels)
     [site] = (folder / "clean" / "lib").glob("python*/site-packages")
     [made] = distributions(name="wheelmq", path=[str(site)])
     link(required_by(made), site)
