@@ -1,8 +1,9 @@
-"""Ten losses with Apache's controller in every test run with Java (`make controlled` has 200)."""
+"""Ten losses with Apache's controller, if COMPAT=whole: on a busy machine an election takes minutes."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ SEED = 5
 
 
 @pytest.mark.java
+@pytest.mark.skipif(
+    os.environ.get("COMPAT") != "whole", reason="COMPAT=whole runs it; `make controlled` has 200 losses"
+)
 @pytest.mark.timeout(420)
 def test_an_elected_master_has_each_acknowledged_message(tmp_path: Path) -> None:
     outcome = asyncio.run(ControlledRun(tmp_path, LOSSES, SEED, print).execute(400.0))
