@@ -8,10 +8,7 @@ Without a JDK and Maven those tests are skipped with a visible notice. In CI the
 
 from __future__ import annotations
 
-import gc
 import os
-import shutil
-import tempfile
 import zlib
 from collections.abc import Generator
 from pathlib import Path
@@ -23,20 +20,6 @@ from xdist.scheduler import LoadScopeScheduling
 
 from compat.apache.maven import java_and_maven_found
 from wheelmq.formats.kernels import jit
-
-DISK_LOW_BYTES = 40 << 30
-
-
-def pytest_sessionstart() -> None:
-    """Keep brokers of earlier tests collectable: a broker that starts in a test's process freezes all objects."""
-    gc.freeze = lambda: None  # type: ignore[assignment]
-
-
-def pytest_runtest_teardown() -> None:
-    """Collect brokers of earlier tests when the disk gets full: they map deleted files, which still take room."""
-    if shutil.disk_usage(tempfile.gettempdir()).free < DISK_LOW_BYTES:
-        gc.collect()
-
 
 NO_JAVA = java_and_maven_found()
 IS_CI = os.environ.get("CI") == "true"

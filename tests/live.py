@@ -81,7 +81,7 @@ class Live(Client):
         """Start a broker and wait until it is registered."""
         own = {"namesrv": (self.namesrv,), "broker_name": name, "enable_property_filter": True}
         chosen = {**SMALL, **own, **settings}
-        app = BrokerApp(BrokerSettings.of(store_path=self._folder / name, listen_port=0, **chosen))
+        app = BrokerApp(BrokerSettings.of(store_path=self._folder / name, listen_port=0, **chosen), owns_process=False)
         self.run(_started(app))
         self.brokers[name] = app
         return app

@@ -21,7 +21,7 @@ async def play():
     from wheelmq.net.rpc_client import RpcClient
     small = {"log_file_bytes": 1 << 20, "message_index_enable": False}
     settings = BrokerSettings.of(store_path=Path("store"), listen_port=0, **small)
-    app = BrokerApp(settings)
+    app = BrokerApp(settings, owns_process=False)
     hook = Counting()
     app.hooks.register_rpc_hook(hook)
     await app.start()

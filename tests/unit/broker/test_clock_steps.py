@@ -138,7 +138,7 @@ def test_clock_steps_of_an_hour_release_each_message_once(tmp_path: Path, clock:
         assert sorted(watch.collect()) == sorted(due_ms)
 
     async def played() -> None:
-        app = BrokerApp(BrokerSettings.of(store_path=tmp_path, **SETTINGS))
+        app = BrokerApp(BrokerSettings.of(store_path=tmp_path, **SETTINGS), owns_process=False)
         await app.start()
         caller = RpcClient(f"127.0.0.1:{app.settings.broker.listen_port}")
         try:

@@ -353,7 +353,7 @@ def listening(folder: Path) -> None:
         small: dict[str, Any] = {**SMALL, "message_index_enable": False, "store_path": folder}
         small |= {"listen_host": "127.0.0.2", "listen_port": 0, "listen_backlog": 7}
         small |= {"metrics_exporter_type": MetricsExporter.PROM, "metrics_prom_exporter_host": "127.0.0.3"}
-        app = BrokerApp(BrokerSettings.of(**small, metrics_prom_exporter_port=0))
+        app = BrokerApp(BrokerSettings.of(**small, metrics_prom_exporter_port=0), owns_process=False)
         backlogs = []
         loop = asyncio.get_running_loop()
         make = loop.create_server

@@ -38,7 +38,7 @@ def test_it_does_not_start_without_users(tmp_path: Path, host: str, chosen: dict
     settings = BrokerSettings.of(store_path=tmp_path, listen_port=10911, listen_host=host, **SMALL, **chosen)
 
     async def starts() -> None:
-        app = BrokerApp(settings)
+        app = BrokerApp(settings, owns_process=False)
         with pytest.raises(ConfigError, match="where other machines can reach it") as rejected:
             await app.start()
         assert "allow_unauthenticated=true" in str(rejected.value)

@@ -70,7 +70,7 @@ class Member:
         self._started.clear()
 
         def make() -> BrokerApp:
-            self._app = BrokerApp(self.settings)
+            self._app = BrokerApp(self.settings, owns_process=False)
             self.settings = self._app.settings
             return self._app
 

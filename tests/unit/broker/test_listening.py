@@ -33,7 +33,7 @@ def run(folder: Path, play: Play, **chosen: Any) -> None:
 
     async def played() -> None:
         settings = {**SMALL, "message_index_enable": False, "listen_port": 0, **chosen}
-        app = BrokerApp(BrokerSettings.of(store_path=folder, **settings))
+        app = BrokerApp(BrokerSettings.of(store_path=folder, **settings), owns_process=False)
         await app.start()
         try:
             async with asyncio.timeout(LIMIT_S):

@@ -223,7 +223,7 @@ def test_the_exporter_serves_the_metrics_over_http(tmp_path: Path, host: str) ->
             metrics_prom_exporter_port=0,
             metrics_prom_exporter_host=host,
         )
-        app = BrokerApp(settings)
+        app = BrokerApp(settings, owns_process=False)
         await app.start()
         try:
             assert app.exporter is not None

@@ -161,7 +161,9 @@ def test_the_warning_about_the_body_limit_is_logged_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def started() -> None:
-        app = BrokerApp(BrokerSettings.of(store_path=tmp_path, listen_port=0, fast_port_enable=False, **SMALL))
+        app = BrokerApp(
+            BrokerSettings.of(store_path=tmp_path, listen_port=0, fast_port_enable=False, **SMALL), owns_process=False
+        )
         await app.start()
         await app.stop()
 

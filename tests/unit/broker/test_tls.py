@@ -53,7 +53,7 @@ def files_of(pair: Pair) -> dict[str, Any]:
 @asynccontextmanager
 async def broker(folder: Path, **chosen: Any) -> AsyncIterator[BrokerApp]:
     settings = {**SMALL, "message_index_enable": False, "listen_port": 0, "fast_port_enable": False, **chosen}
-    app = BrokerApp(BrokerSettings.of(store_path=folder, **settings))
+    app = BrokerApp(BrokerSettings.of(store_path=folder, **settings), owns_process=False)
     try:
         await app.start()
         yield app

@@ -10,6 +10,8 @@ from click.testing import CliRunner, Result
 
 from tests.unit.client.conftest import Servers, Start
 from wheelmq.cli import main
+from wheelmq.cli.brokers import check_topic_is_known
+from wheelmq.client.routes import TopicUnknown
 
 
 class Command(Protocol):
@@ -48,3 +50,12 @@ def command_for(namesrv: str) -> Command:
         return result.output
 
     return command
+
+
+async def topic_registered(servers: Servers, topic: str) -> None:
+    """Wait until the name server knows `topic`: the broker registers a new topic after its first message."""
+    while True:
+        try:
+            return await check_topic_is_known(servers.namesrv, topic, None)
+        except TopicUnknown:
+            await asyncio.sleep(0.005)

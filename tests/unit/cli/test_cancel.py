@@ -8,14 +8,15 @@ import json
 import pytest
 
 from tests.docs.command_line import LINES
-from tests.unit.cli.running import Command, Running
+from tests.unit.cli.running import Command, Running, topic_registered
 from tests.unit.client.conftest import ARRIVAL_DEADLINE_S, Servers
 from wheelmq.cli import cancel, clients, timers
 
 
-async def indexed(wheelmq: Command, key: str, count: int) -> None:
+async def indexed(servers: Servers, wheelmq: Command, key: str, count: int) -> None:
     """Wait until the broker finds the messages by their key: the index of keys follows the log."""
     async with asyncio.timeout(ARRIVAL_DEADLINE_S):
+        await topic_registered(servers, "T")
         while len(json.loads(await wheelmq("timers", "--topic", "T", "--key", key, "--json"))) < count:
             await asyncio.sleep(0.005)
 
@@ -24,7 +25,7 @@ def test_a_business_key_cancels_its_message(running: Running) -> None:
     async def work(servers: Servers, wheelmq: Command) -> None:
         for key in ("A", "B"):
             await wheelmq("send", "T", key, "--key", key, "--delay", "1h")
-            await indexed(wheelmq, key, 1)
+            await indexed(servers, wheelmq, key, 1)
         [line] = (await wheelmq("cancel", "T", "--key", "A", "--json")).splitlines()
         cancelled = json.loads(line)
         assert (tuple(cancelled), cancelled["result"]) == (LINES["`cancel`"], "cancelled")
@@ -47,7 +48,7 @@ def test_a_business_key_cancels_its_message(running: Running) -> None:
 def test_several_messages_with_a_key_need_a_decision(running: Running) -> None:
     async def work(servers: Servers, wheelmq: Command) -> None:
         await wheelmq("send", "T", "x", "--key", "A", "--delay", "1h", "--count", "7")
-        await indexed(wheelmq, "A", 7)
+        await indexed(servers, wheelmq, "A", 7)
         out = await wheelmq("cancel", "T", "--key", "A", code=1)
         assert "7 pending messages for T have the key A: give --all" in out and ", ...)" in out
         assert len(json.loads(await wheelmq("timers", "--json"))) == 7

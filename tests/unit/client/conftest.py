@@ -18,6 +18,8 @@ from wheelmq.nameserver.settings import NameServerSettings
 SMALL: dict[str, Any] = {
     "log_file_bytes": 1 << 20,
     "queue_file_bytes": 300 * 20,
+    "max_hash_slot_num": 1000,
+    "max_index_num": 4000,
     "timer_log_file_bytes": 1 << 16,
     "timer_slots": 600,
     "timer_roll_window_slots": 300,
@@ -37,7 +39,7 @@ class Servers:
     async def restart_broker(self) -> None:
         """Stop the broker cleanly and start it again on the same port and store."""
         await self.app.stop()
-        self.app = BrokerApp(self.app.settings)
+        self.app = BrokerApp(self.app.settings, owns_process=False)
         await self.app.start()
         await registered(self.app)
 
@@ -54,7 +56,10 @@ def servers(tmp_path: Path) -> Start:
         namesrv = NameServerApp(NameServerSettings(kv_config_path=tmp_path / "kvConfig.json", listen_port=0))
         await namesrv.start()
         chosen = {**SMALL, "namesrv": (f"127.0.0.1:{namesrv.port}",), **settings}
-        running = Servers(namesrv, BrokerApp(BrokerSettings.of(store_path=tmp_path / "store", listen_port=0, **chosen)))
+        running = Servers(
+            namesrv,
+            BrokerApp(BrokerSettings.of(store_path=tmp_path / "store", listen_port=0, **chosen), owns_process=False),
+        )
         await running.app.start()
         try:
             await registered(running.app)

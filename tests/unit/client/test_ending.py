@@ -6,12 +6,26 @@ import asyncio
 import os
 import signal
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from tests.unit.client.conftest import Start
 from wheelmq.client import ConsumerSettings, Producer, PushConsumer, ReceivedMessage, SyncPushConsumer
 from wheelmq.client.ending import block_until_end
+
+
+@pytest.fixture(autouse=True)
+def default_handlers() -> Iterator[None]:
+    """Begin with the handlers of a new process: tests of commands in this process leave theirs."""
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler))
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -63,10 +77,16 @@ def test_a_cancellation_ends_it_and_the_consumer_stops(servers: Start) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_wait_of_a_sync_consumer(number: signal.Signals) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), number))
-    timer.start()
+
+    def send_signal() -> None:
+        while signal.getsignal(signal.SIGTERM) == before:
+            time.sleep(0.001)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send_signal)
+    sender.start()
     block_until_end()
-    timer.join()
+    sender.join()
     assert signal.getsignal(signal.SIGTERM) == before
 
 

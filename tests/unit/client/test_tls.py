@@ -62,7 +62,7 @@ async def strict(folder: Path, authority: Authority, pair: Pair) -> AsyncIterato
     await names.start()
     address = f"127.0.0.1:{names.port}"
     settings = BrokerSettings.of(store_path=folder / "store", listen_port=0, namesrv=(address,), **SMALL, **chosen)
-    app = BrokerApp(settings)
+    app = BrokerApp(settings, owns_process=False)
     await app.start()
     try:
         async with asyncio.timeout(LIMIT_S):
