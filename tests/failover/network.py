@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 READ_BYTES = 1 << 16
 
 
 class Link:
-    """A proxy that listens at one address, and forwards each connection to one of its targets in turn.
+    """A proxy that listens at one address, and forwards each connection to the target with the fewest connections.
 
     `is_cut` lets no connection through. `delay_s` delays each piece of bytes. `break_share` is the chance of each piece
     to end its connection.
@@ -22,7 +23,6 @@ class Link:
         self._port = port
         self._targets = list(targets)
         self._randomness = randomness
-        self._turn = 0
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], tuple[str, int]] = {}
         self.is_cut = False
@@ -52,10 +52,14 @@ class Link:
         self.is_cut, self.delay_s, self.break_share = False, 0.0, 0.0
 
     def move(self, *targets: tuple[str, int]) -> None:
-        """Break the connections to all other targets. New ones go to `targets` in turn."""
+        """Lead connections to `targets`. Break those to others, and those above a target's equal share."""
         self._targets = list(targets)
+        share = -(-len(self._connections) // max(1, len(targets)))
+        kept: Counter[tuple[str, int]] = Counter()
         for task, target in list(self._connections.items()):
-            if target not in targets:
+            if target in targets and kept[target] < share:
+                kept[target] += 1
+            else:
                 task.cancel()
 
     def _end_connections(self) -> None:
@@ -65,8 +69,8 @@ class Link:
     async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        target = self._targets[self._turn % len(self._targets)]
-        self._turn += 1
+        present = Counter(self._connections.values())
+        target = min(self._targets, key=present.__getitem__)
         self._connections[task] = target
         try:
             if not self.is_cut:
