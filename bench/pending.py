@@ -31,7 +31,8 @@ from bench.recovery import Broker, Ours, Theirs, running
 from bench.report import Figures, Metric, Report, measure, parse, parser, spread, tell
 from bench.room import GB, free_bytes, make_room
 from bench.targets import Target, WheelMQ
-from wheelmq.cli.timers import MINUTE_MS, NEVER_MS, PAGE_COUNT, ListQuery, count, list_soonest
+from wheelmq.cli.timers import MINUTE_MS, NEVER_MS, count, list_soonest
+from wheelmq.client.timer_requests import PAGE_COUNT, TimerQuery
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
@@ -219,12 +220,12 @@ def _listing(target: WheelMQ, number: int) -> Figures:
             if len(answer.body.splitlines()) != PAGE_COUNT:
                 raise RuntimeError(f"{len(answer.body.splitlines())} are on a page of {PAGE_COUNT}")
     began_s = time.monotonic()
-    counts = count([target.broker], ListQuery(TOPIC, 0, NEVER_MS), MINUTE_MS)
+    counts = count([target.broker], TimerQuery(TOPIC, 0, NEVER_MS), MINUTE_MS)
     count_s = time.monotonic() - began_s
     if counts.total() != number:
         raise RuntimeError(f"the counts per minute come to {counts.total():,}, and {number:,} are pending")
     began_s = time.monotonic()
-    first, found = list_soonest([target.broker], ListQuery(TOPIC, 0, NEVER_MS), SOONEST)
+    first, found = list_soonest([target.broker], TimerQuery(TOPIC, 0, NEVER_MS), SOONEST)
     soonest_s = time.monotonic() - began_s
     if (len(first), found) != (SOONEST, number):
         raise RuntimeError(f"{len(first)} of {found:,} are listed, where {number:,} are pending")

@@ -18,7 +18,8 @@ from examples.schedule_campaign import schedule
 from pyspark_rocketmq import named
 from pyspark_rocketmq.columns import COLUMNS, SPARK_SCHEMA, arrow_schema
 from tests.live import Live, live
-from wheelmq.cli.timers import ListQuery, list_pending
+from wheelmq.cli.timers import list_pending
+from wheelmq.client.timer_requests import TimerQuery
 from wheelmq.delay.pending_message import PendingMessage
 from wheelmq.formats.units import NEVER_MS
 
@@ -199,7 +200,7 @@ def test_the_example_schedules_a_campaign(spark: SparkSession, servers: Live) ->
     schema = "member bigint, address string, text string, send_at timestamp"
     spark.createDataFrame(members, schema).createOrReplaceTempView("campaign")
     schedule(spark, servers.namesrv, "campaign", "Campaign")
-    asked = ListQuery("Campaign", 0, NEVER_MS)
+    asked = TimerQuery("Campaign", 0, NEVER_MS)
     pending = [decode(line, type=PendingMessage) for line in list_pending(servers.broker_address("broker-a"), asked)]
     assert {(one.keys, one.unique_key, one.due_ms) for one in pending} == {
         (str(member), f"campaign-{member}", round(send_at.timestamp() * 1000)) for member, _, _, send_at in members

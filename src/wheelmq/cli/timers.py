@@ -6,8 +6,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -21,32 +22,19 @@ from wheelmq.cli.tls_options import tls_options
 from wheelmq.formats.units import NEVER_MS
 
 if TYPE_CHECKING:
+    from wheelmq.client.timer_requests import TimerQuery
     from wheelmq.delay.pending_message import PendingMessage
-    from wheelmq.formats.wire.codes import RequestCode
     from wheelmq.formats.wire.frame import Command
-    from wheelmq.formats.wire.headers import Header
     from wheelmq.net.sync_connection import SyncConnection
     from wheelmq.system.tls_client import TlsOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PAGE_COUNT: Final = 500
 MINUTE_MS: Final = 60_000
 
 
 class CannotList(click.ClickException):
     """The broker is not WheelMQ's. The text names the remedy."""
-
-
-class ListQuery(NamedTuple):
-    """The messages to show: due from `from_ms` to before `to_ms`, of one topic or of all."""
-
-    topic: str | None
-    from_ms: int
-    to_ms: int
-
-    def has(self, pending: PendingMessage) -> bool:
-        return self.topic in (None, pending.topic) and self.from_ms <= pending.due_ms < self.to_ms
 
 
 def query_options(command: F) -> F:
@@ -149,13 +137,15 @@ def command(
 
 def list_query(
     broker: str | None, store: Path | None, topic: str | None, from_ms: int | None, to_ms: int | None
-) -> ListQuery:
+) -> TimerQuery:
     """Return the messages that the options choose. Raises click.UsageError."""
+    from wheelmq.client.timer_requests import TimerQuery
+
     if store is not None and broker is not None:
         raise click.UsageError("--store and --broker exclude each other: give one of them")
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise click.UsageError("nothing can be due between --from and --to: --from must be the earlier one")
-    return ListQuery(topic, from_ms or 0, NEVER_MS if to_ms is None else to_ms)
+    return TimerQuery(topic, from_ms or 0, NEVER_MS if to_ms is None else to_ms)
 
 
 def find_addresses(namesrv: str, broker: str | None, tls: TlsOptions | None) -> list[str]:
@@ -169,40 +159,33 @@ def find_addresses(namesrv: str, broker: str | None, tls: TlsOptions | None) -> 
     return addresses
 
 
-def list_pending(address: str, asked: ListQuery, tls: TlsOptions | None = None) -> Iterator[bytes]:
+def list_pending(address: str, asked: TimerQuery, tls: TlsOptions | None = None) -> Iterator[bytes]:
     """Yield the pending messages of a running broker, one JSON line each. The broker is asked page by page."""
-    from wheelmq.formats.wire import headers
-    from wheelmq.formats.wire.codes import RequestCode
+    from wheelmq.client.timer_requests import list_request
 
-    def header(place: int) -> headers.Header:
-        return headers.ListTimersHeader(place=place, count=PAGE_COUNT, **asked._asdict())
-
-    for body in _pages(address, RequestCode.WMQ_LIST_TIMERS, header, tls):
-        yield from filter(None, body.split(b"\n"))
+    for answer in _answers(address, partial(list_request, asked), tls):
+        yield from _lines(answer)
 
 
 def list_soonest(
-    addresses: list[str], asked: ListQuery, limit: int, tls: TlsOptions | None = None
+    addresses: list[str], asked: TimerQuery, limit: int, tls: TlsOptions | None = None
 ) -> tuple[list[PendingMessage], int]:
     """Return the first `limit` pending messages of running brokers by due time, and the number of all pending ones."""
     import msgspec
 
+    from wheelmq.client.timer_requests import soonest_request
     from wheelmq.delay.pending_message import PendingMessage
-    from wheelmq.formats.wire import headers
-    from wheelmq.formats.wire.codes import RequestCode
 
     first: list[PendingMessage] = []
     found = 0
 
-    def header(place: int) -> headers.Header:
+    def request(place: int) -> Command:
         before_ms = first[-1].due_ms if len(first) == limit else NEVER_MS
-        return headers.ListTimersHeader(
-            place=place, count=limit, soonest=True, listed_before_ms=before_ms, **asked._asdict()
-        )
+        return soonest_request(asked, place, limit, before_ms)
 
     for address in addresses:
-        for answer in _answers(address, RequestCode.WMQ_LIST_TIMERS, header, tls):
-            lines = list(filter(None, bytes(answer.body).split(b"\n")))
+        for answer in _answers(address, request, tls):
+            lines = _lines(answer)
             found += int(answer.ext.get("found", len(lines)))  # an older broker lists all of them
             first += (msgspec.json.decode(line, type=PendingMessage) for line in lines)
             first.sort(key=lambda pending: (pending.due_ms, pending.queue_offset))
@@ -210,68 +193,54 @@ def list_soonest(
     return first, found
 
 
-def count(addresses: list[str], asked: ListQuery, step_ms: int, tls: TlsOptions | None = None) -> Counter[int]:
+def count(addresses: list[str], asked: TimerQuery, step_ms: int, tls: TlsOptions | None = None) -> Counter[int]:
     """Return the number of messages due in each interval of `step_ms`, by the beginning of the interval."""
     import msgspec
 
-    from wheelmq.formats.wire import headers
-    from wheelmq.formats.wire.codes import RequestCode
-
-    def header(place: int) -> headers.Header:
-        return headers.CountTimersHeader(place=place, step_ms=step_ms, **asked._asdict())
+    from wheelmq.client.timer_requests import count_request
 
     counts: Counter[int] = Counter()
     for address in addresses:
-        for body in _pages(address, RequestCode.WMQ_COUNT_TIMERS, header, tls):
-            counts.update(msgspec.json.decode(body, type=dict[int, int]))
+        for answer in _answers(address, partial(count_request, asked, step_ms=step_ms), tls):
+            counts.update(msgspec.json.decode(bytes(answer.body), type=dict[int, int]))
     return counts
 
 
 def find(address: str, topic: str, key: str, tls: TlsOptions | None = None) -> Iterator[bytes]:
     """Yield the state of each delayed message for `topic` with `key`, one JSON line each."""
-    from wheelmq.formats.wire import headers
-    from wheelmq.formats.wire.codes import RequestCode
+    from wheelmq.client.timer_requests import find_request
 
     is_truncated = False
-
-    def header(place: int) -> headers.Header:
-        return headers.FindTimersHeader(topic=topic, key=key, place=place)
-
-    for answer in _answers(address, RequestCode.WMQ_FIND_TIMERS, header, tls):
+    for answer in _answers(address, partial(find_request, topic, key), tls):
         is_truncated |= answer.ext["truncated"] == "true"
-        yield from filter(None, bytes(answer.body).split(b"\n"))
+        yield from _lines(answer)
     if is_truncated:
         click.echo(f"{address}: there may be more; the list has only the newest messages with this key", err=True)
 
 
-def _pages(address: str, code: RequestCode, header: Callable[[int], Header], tls: TlsOptions | None) -> Iterator[bytes]:
-    return (bytes(answer.body) for answer in _answers(address, code, header, tls))
+def _lines(answer: Command) -> list[bytes]:
+    return list(filter(None, bytes(answer.body).split(b"\n")))
 
 
-def _answers(
-    address: str, code: RequestCode, header: Callable[[int], Header], tls: TlsOptions | None
-) -> Iterator[Command]:
+def _answers(address: str, request: Callable[[int], Command], tls: TlsOptions | None) -> Iterator[Command]:
     """Yield the answers up to the last. Each request continues at the place that the previous answer named."""
+    from wheelmq.client.timer_requests import FIRST_PLACE, next_place
     from wheelmq.net.sync_connection import SyncConnection
     from wheelmq.system.tls_client import client_tls
 
     with closing(SyncConnection(address, tls=client_tls(tls), sign=own_sign())) as link:
-        place = 0
-        while True:
-            answer = _call(link, code, header(place))
+        place: int | None = FIRST_PLACE
+        while place is not None:
+            answer = _call(link, request(place))
             yield answer
-            if answer.ext.get("isLast", "true") == "true":
-                return
-            place = int(answer.ext["nextPlace"])
+            place = next_place(answer)
 
 
-def _call(link: SyncConnection, code: RequestCode, header: Header) -> Command:
-    from wheelmq.formats.wire import headers
+def _call(link: SyncConnection, request: Command) -> Command:
     from wheelmq.formats.wire.codes import ResponseCode
-    from wheelmq.formats.wire.frame import Command
     from wheelmq.net.errors import Refused
 
-    answer = link.call(Command(code=code, ext=headers.write(header)))
+    answer = link.call(request)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise CannotList(
             f"the broker at {link.address} cannot list pending messages, as it is no WheelMQ broker or an older one: "
@@ -282,7 +251,7 @@ def _call(link: SyncConnection, code: RequestCode, header: Header) -> Command:
     return answer
 
 
-def _from_store(store: Path, asked: ListQuery) -> Iterator[bytes]:
+def _from_store(store: Path, asked: TimerQuery) -> Iterator[bytes]:
     """Yield the pending messages of a store folder, one JSON line each."""
     import msgspec
 
@@ -292,7 +261,7 @@ def _from_store(store: Path, asked: ListQuery) -> Iterator[bytes]:
     store = stores.store_in(store)
     try:
         for pending in pending_in(store):
-            if asked.has(pending):
+            if asked.has(pending.topic, pending.due_ms):
                 yield msgspec.json.encode(pending)
     except StoreLocked as error:
         who = stores.lock_holder(Path(error.filename))
@@ -304,7 +273,7 @@ def _from_store(store: Path, asked: ListQuery) -> Iterator[bytes]:
         raise click.ClickException(f"{error.filename or store}: {error.strerror or error}") from None
 
 
-def counts_in(store: Path, asked: ListQuery) -> Counter[int]:
+def counts_in(store: Path, asked: TimerQuery) -> Counter[int]:
     import msgspec
 
     from wheelmq.delay.pending_message import PendingMessage

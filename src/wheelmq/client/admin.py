@@ -16,6 +16,7 @@ from wheelmq.client.message import ReceivedMessage, read_records, received
 from wheelmq.client.outgoing import check_group, check_topic
 from wheelmq.client.routes import NoBroker, TopicRoute, TopicUnknown
 from wheelmq.client.session import Session
+from wheelmq.client.timer_requests import TimerQuery
 from wheelmq.client.timers import PendingTimer
 from wheelmq.formats import names
 from wheelmq.formats.disk.message_id import parse_offset_message_id
@@ -355,7 +356,7 @@ class Admin:
         self, topic: str | None = None, *, from_ms: TimeMs = 0, to_ms: TimeMs = NEVER_MS
     ) -> list[PendingTimer]:
         """Return the pending delayed messages, sorted by due time, from `from_ms` to before `to_ms`."""
-        asked = timers.TimerQuery(topic, whole("from_ms", from_ms), whole("to_ms", to_ms))
+        asked = TimerQuery(topic, whole("from_ms", from_ms), whole("to_ms", to_ms))
         listed: list[PendingTimer] = []
         for name, address in (await self.brokers()).items():
             connection = self._session.connections.to(address)
@@ -367,7 +368,7 @@ class Admin:
         self, topic: str | None = None, *, from_ms: TimeMs = 0, to_ms: TimeMs = NEVER_MS, step_ms: int = 60_000
     ) -> dict[int, int]:
         """Return the number of pending messages due in each interval of `step_ms`, by its beginning."""
-        asked = timers.TimerQuery(topic, whole("from_ms", from_ms), whole("to_ms", to_ms))
+        asked = TimerQuery(topic, whole("from_ms", from_ms), whole("to_ms", to_ms))
         counts: Counter[int] = Counter()
         for address in (await self.brokers()).values():
             counts += await timers.counted(self._session.connections.to(address), self._timeout_s, step_ms, asked)

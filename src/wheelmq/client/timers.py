@@ -7,22 +7,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from typing import Final, NamedTuple, TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 import msgspec
 
+from wheelmq.client import timer_requests as requests
 from wheelmq.client.message import read_records, received
+from wheelmq.client.timer_requests import TimerQuery
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import Header
 from wheelmq.net.errors import CallError
 from wheelmq.net.rpc_client import RpcClient
 
 S = TypeVar("S")
 
-PAGE_COUNT: Final = 500
 _BLOCK_ORIGIN: Final = 2 << 60
 """The kind of a block in an origin (formats/disk/origin.py). The number of the block begins at bit 40."""
 
@@ -48,14 +49,6 @@ class PendingTimer(msgspec.Struct, frozen=True, kw_only=True):
     """None while it is pending; else `released`, `cancelled`, `rolled`, `dead letter` or `settled`."""
 
 
-class TimerQuery(NamedTuple):
-    """Messages that are due from `from_ms` to before `to_ms`, of one topic or of all."""
-
-    topic: str | None
-    from_ms: int
-    to_ms: int
-
-
 class _Found(msgspec.Struct):
     message: PendingTimer
     end: str | None = None
@@ -63,22 +56,14 @@ class _Found(msgspec.Struct):
 
 async def listed(connection: RpcClient, timeout_s: float, asked: TimerQuery) -> AsyncIterator[PendingTimer]:
     """Yield the pending messages of a broker, not in the order of their due times. Raises CallError, Refused."""
-
-    def header(place: int) -> Header:
-        return headers.ListTimersHeader(place=place, count=PAGE_COUNT, **asked._asdict())
-
-    async for answer in _answers(connection, timeout_s, RequestCode.WMQ_LIST_TIMERS, header):
+    async for answer in _answers(connection, timeout_s, partial(requests.list_request, asked)):
         for line in filter(None, bytes(answer.body).split(b"\n")):
             yield _decode(line, PendingTimer, connection)
 
 
 async def found(connection: RpcClient, timeout_s: float, topic: str, key: str) -> AsyncIterator[PendingTimer]:
     """Yield the delayed messages for a topic with a unique or business key, settled ones too."""
-
-    def header(place: int) -> Header:
-        return headers.FindTimersHeader(topic=topic, key=key, place=place)
-
-    async for answer in _answers(connection, timeout_s, RequestCode.WMQ_FIND_TIMERS, header):
+    async for answer in _answers(connection, timeout_s, partial(requests.find_request, topic, key)):
         for line in filter(None, bytes(answer.body).split(b"\n")):
             one = _decode(line, _Found, connection)
             yield msgspec.structs.replace(one.message, end=one.end)
@@ -86,12 +71,8 @@ async def found(connection: RpcClient, timeout_s: float, topic: str, key: str) -
 
 async def counted(connection: RpcClient, timeout_s: float, step_ms: int, asked: TimerQuery) -> Counter[int]:
     """Return the number of messages due in each interval of `step_ms`, by the beginning of the interval."""
-
-    def header(place: int) -> Header:
-        return headers.CountTimersHeader(place=place, step_ms=step_ms, **asked._asdict())
-
     counts: Counter[int] = Counter()
-    async for answer in _answers(connection, timeout_s, RequestCode.WMQ_COUNT_TIMERS, header):
+    async for answer in _answers(connection, timeout_s, partial(requests.count_request, asked, step_ms=step_ms)):
         counts.update(_decode(bytes(answer.body), dict[int, int], connection))
     return counts
 
@@ -108,16 +89,14 @@ async def body_of(connection: RpcClient, timeout_s: float, timer: PendingTimer, 
 
 
 async def _answers(
-    connection: RpcClient, timeout_s: float, code: RequestCode, header: Callable[[int], Header]
+    connection: RpcClient, timeout_s: float, request: Callable[[int], Command]
 ) -> AsyncIterator[Command]:
     """Yield the answers up to the last. Each request continues at the place that the previous answer named."""
-    place = 0
-    while True:
-        answer = await connection.ask(Command(code=code, ext=headers.write(header(place))), timeout_s)
+    place: int | None = requests.FIRST_PLACE
+    while place is not None:
+        answer = await connection.ask(request(place), timeout_s)
         yield answer
-        if answer.ext.get("isLast", "true") == "true":
-            return
-        place = int(answer.ext["nextPlace"])
+        place = requests.next_place(answer)
 
 
 def _decode(raw: bytes, shape: type[S], connection: RpcClient) -> S:

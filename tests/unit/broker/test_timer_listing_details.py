@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 from wheelmq.cli import main
 from wheelmq.cli import timers as command
-from wheelmq.cli.timers import ListQuery, list_soonest
+from wheelmq.cli.timers import list_soonest
+from wheelmq.client.timer_requests import FIRST_PLACE, TimerQuery, next_place
 from wheelmq.delay import due_times, listing, queue_listing
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.kernels import jit
@@ -22,7 +23,6 @@ from wheelmq.formats.units import NEVER_MS
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import Header
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -92,13 +92,14 @@ def strip_details(harness: BrokerHarness, every: int = 1) -> None:
 
 def counts(harness: BrokerHarness, **fields: object) -> Counter[int]:
     total: Counter[int] = Counter()
-    for answer in answers(harness)("", RequestCode.WMQ_COUNT_TIMERS, lambda place: counting(place, fields)):
+    for answer in answers(harness)("", lambda place: counting(place, fields)):
         total.update({int(step): count for step, count in json.loads(answer.body).items()})
     return total
 
 
-def counting(place: int, fields: dict[str, Any]) -> Header:
-    return headers.CountTimersHeader(place=place, **{"step_ms": 1000, **fields})
+def counting(place: int, fields: dict[str, Any]) -> Command:
+    header = headers.CountTimersHeader(place=place, **{"step_ms": 1000, **fields})
+    return Command(code=RequestCode.WMQ_COUNT_TIMERS, ext=headers.write(header))
 
 
 def expected_counts(due_ms: dict[str, int], step_ms: int = 1000) -> Counter[int]:
@@ -108,16 +109,16 @@ def expected_counts(due_ms: dict[str, int], step_ms: int = 1000) -> Counter[int]
 def answers(harness: BrokerHarness) -> Callable[..., Iterator[Command]]:
     """Return a function that asks the harness page by page, as `wheelmq timers` asks a broker."""
 
-    def ask(address: str, code: RequestCode, header: Callable[[int], Header], tls: object = None) -> Iterator[Command]:
-        place, pages = 0, 0
-        while True:
-            answer = harness.ask(Command(code=code, ext=headers.write(header(place))))
+    def ask(address: str, request: Callable[[int], Command], tls: object = None) -> Iterator[Command]:
+        place: int | None = FIRST_PLACE
+        for _ in range(200):
+            if place is None:
+                return
+            answer = harness.ask(request(place))
             assert answer.code == 0, answer.remark
             yield answer
-            place, pages = int(answer.ext["nextPlace"]), pages + 1
-            assert pages < 200
-            if answer.ext["isLast"] == "true":
-                return
+            place = next_place(answer)
+        raise AssertionError("the listing does not end")
 
     return ask
 
@@ -149,15 +150,15 @@ def test_the_command_lists_the_messages_due_soonest(
     monkeypatch.setattr(listing, "STREAM_PLACES", 1)
     monkeypatch.setattr(command, "_answers", answers(harness))
     order = sorted(due_ms, key=lambda name: due_ms[name])
-    first, found = list_soonest(["A"], ListQuery(None, 0, NEVER_MS), limit)
+    first, found = list_soonest(["A"], TimerQuery(None, 0, NEVER_MS), limit)
     assert [pending.unique_key for pending in first] == order[:limit]
     assert [pending.due_ms for pending in first] == [due_ms[name] for name in order[:limit]]
     assert found == len(due_ms)
     from_ms, to_ms = sorted(due_ms.values())[10], sorted(due_ms.values())[30]
     chosen = [name for name in order if from_ms <= due_ms[name] < to_ms]
-    first, found = list_soonest(["A"], ListQuery(None, from_ms, to_ms), limit)
+    first, found = list_soonest(["A"], TimerQuery(None, from_ms, to_ms), limit)
     assert [pending.unique_key for pending in first] == chosen[:limit] and found == len(chosen) == 20
-    first, found = list_soonest(["A"], ListQuery("T", 0, NEVER_MS), limit)
+    first, found = list_soonest(["A"], TimerQuery("T", 0, NEVER_MS), limit)
     assert all(pending.topic == "T" for pending in first)
     assert [pending.due_ms for pending in first] == sorted(pending.due_ms for pending in first)
     assert len(first) == min(limit, found)
