@@ -38,8 +38,8 @@ class RecordingDisk(SimulatedDisk):
         self.kept: Content = {}
         """Like `synced`, with the pages that were written back since."""
 
-    def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
-        file = super().map(path, size, sparse=sparse)
+    def map(self, path: Path, size: int, *, sparse: bool = False, room_bytes: int | None = None) -> MappedFile:
+        file = super().map(path, size, sparse=sparse, room_bytes=room_bytes)
         self.files[path] = file
         if path not in self.synced:
             self.synced[path] = file.array.copy()

@@ -37,7 +37,8 @@ class FastRelease:
     def __call__(self, refs: Refs, now_ms: Millis) -> int:
         """Append the messages at the front of `refs`, which are sorted by origin. Returns the number appended."""
         log, journal = self._log, self._journal
-        if not log.files.has_room(log.end):
+        room_end = log.files.room_end(log.end)
+        if room_end == log.end:
             return 0
         self._arrays.refresh()
         origin = Origin(int(refs[0, ref.ORIGIN]))
@@ -59,7 +60,8 @@ class FastRelease:
         parameters[release.STORE_MS] = store_ms = log.store_ms()
         parameters[release.LOG_BASE] = base
         parameters[release.SOURCE_BASE] = source_base
-        self._call(refs[:here], source.file_at(source_base).array, log.files.file_at(log.end).array)
+        room = log.files.file_at(log.end).array[: room_end - base]
+        self._call(refs[:here], source.file_at(source_base).array, room)
         log.advance(LogPosition(base + int(state[release.LOG_AT])), store_ms)
         journal.count = int(state[release.ROWS])
         return int(state[release.NEXT])

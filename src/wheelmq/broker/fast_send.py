@@ -111,8 +111,8 @@ class FastSend:
     def serve(self, connection: Connection, buffer: Bytes, at: int, end: int) -> int:
         """Serve the sends at the front of buffer[at:end]. Returns the end of the last one served."""
         log = self._log
-        has_room = log.files.has_room(log.end)
-        if not has_room or len(connection.peer.address) != 4:
+        room_end = log.files.room_end(log.end)
+        if room_end == log.end or len(connection.peer.address) != 4:
             return at
         if not self._admission.takes_sends:
             return at
@@ -125,8 +125,8 @@ class FastSend:
                 return at
         self._arrays.refresh()
         state, parameters, journal = self._state, self._parameters, self._journal
-        file = log.files.file_at(log.end)
         base = log.end - log.end % log.files.file_bytes
+        room = log.files.file_at(log.end).array[: room_end - base]
         state[send.AT] = at
         state[send.LOG_AT] = log.end - base
         state[send.ROWS] = journal.count
@@ -140,7 +140,7 @@ class FastSend:
         log_end, begin_s = log.end, self._clock.monotonic()
         parameters[fields.SERVED_MAX] = served + left
         while True:
-            outcome = self._call(buffer, end, file.array)
+            outcome = self._call(buffer, end, room)
             log.advance(LogPosition(base + int(state[send.LOG_AT])), store_ms)
             journal.count = int(state[send.ROWS])
             reach("send.appended")

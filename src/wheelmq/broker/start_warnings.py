@@ -7,11 +7,12 @@ from typing import Final
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.message import BLANK_BYTES, TOPIC_BYTES_MAX, record_bytes
 from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
+from wheelmq.formats.disk.timer import TIMER_SLOT
 from wheelmq.formats.hosts import is_loopback
-from wheelmq.store.store import Store
+from wheelmq.store.index import ROOM_BYTES
+from wheelmq.store.preallocator import FIRST_AHEAD_BYTES
+from wheelmq.store.store import Store, log_room_bytes
 
-SMALL_LOG_FILE_BYTES: Final = 64 << 20
-"""The file size that the remedy names. A new store then takes a fifth of the usual space."""
 MIB: Final = 1 << 20
 
 
@@ -26,7 +27,7 @@ def start_warnings(settings: BrokerSettings, store: Store) -> list[str]:
 
 def disk_warning(settings: BrokerSettings, *, total: int, used: int, free: int, is_new: bool) -> str | None:
     """Return why the store cannot take messages, with the remedy, or None. `is_new`: its files do not exist yet."""
-    ratio, store, file_bytes = settings.expiry.refuse_percent, settings.store.path, settings.store.log_file_bytes
+    ratio, store = settings.expiry.refuse_percent, settings.store.path
     if 100 * used > ratio * total:
         return (
             f"the disk of {store} is {100 * used / total:.0f} % full: the broker rejects messages above {ratio} % "
@@ -34,37 +35,28 @@ def disk_warning(settings: BrokerSettings, *, total: int, used: int, free: int, 
         )
     if not is_new:
         return None
-    remedy = "free space there, or choose another --home"
-    if file_bytes > SMALL_LOG_FILE_BYTES:
-        remedy += f", or start a new store with `--set log_file_bytes={SMALL_LOG_FILE_BYTES}`, at each start"
-    if free < file_bytes:
+    needed, remedy = first_bytes(settings), "free space there, or choose another --home"
+    if free < needed:
         return (
-            f"the disk of {store} has {_mib(free)} free, and the first message needs a log file of {_mib(file_bytes)} "
-            f"(log_file_bytes): the broker will reject messages; {remedy}"
+            f"the disk of {store} has {_mib(free)} free, and a new store takes {_mib(needed)}: the broker will reject "
+            f"messages; {remedy}"
         )
-    taken = first_bytes(settings, free)
-    if 100 * (used + taken) > ratio * total:
+    if 100 * (used + needed) > ratio * total:
         return (
-            f"the disk of {store} has {_mib(free)} free, and the first messages create files of {_mib(taken)}: the "
-            f"disk is then more than {ratio} % full (disk_space_warning_level_ratio), and the broker rejects messages; "
-            f"{remedy}"
+            f"the disk of {store} has {_mib(free)} free, and a new store takes {_mib(needed)}: the disk is then more "
+            f"than {ratio} % full (disk_space_warning_level_ratio), and the broker rejects messages; {remedy}"
         )
     return None
 
 
-def first_bytes(settings: BrokerSettings, free: int) -> int:
-    """Return the bytes that a new store takes with its first messages, on a disk with `free` bytes left."""
-    size = settings.store.log_file_bytes
-    taken = size
-    for i in range(settings.store.log_files_ahead):
-        left = free - taken
-        if left < (2 * size if i else size):  # see MappedSequence.ahead_job
-            break
-        taken += size
-    index = settings.index.size.file_bytes if settings.index.enable else 0
-    for wanted in (settings.timer.log_file_bytes, index):
-        taken += wanted if taken + wanted <= free else 0
-    return taken
+def first_bytes(settings: BrokerSettings) -> int:
+    """Return the bytes that a new store takes with its first messages."""
+    store, timer, size = settings.store, settings.timer, settings.index.size
+    room_bytes = log_room_bytes(store)
+    ahead_bytes = 0 if store.log_files_warm else FIRST_AHEAD_BYTES
+    wheel_bytes = 2 * timer.slots * TIMER_SLOT.size if timer.enable else 0
+    index_bytes = size.units_at + ROOM_BYTES if settings.index.enable else 0
+    return room_bytes * (1 + store.log_files_ahead) + ahead_bytes + wheel_bytes + index_bytes
 
 
 def body_size_warning(settings: BrokerSettings) -> str | None:

@@ -68,6 +68,11 @@ NEWEST_FILES: Final = 2
 CLOSE_BYTES_MAX: Final = 256 << 20
 """Maximum bytes of the log that a stop still indexes. The rest is indexed after the next start."""
 
+ROOM_BYTES: Final = 1 << 20
+"""A file takes disk space for its units in steps of this size."""
+KEY_BYTES_MIN: Final = 2
+"""The least bytes of a record per key: one character, and the separator before the next key."""
+
 RETRY_S: Final = 1.0
 """Delay before a retry after a failure, such as creating a file on a full disk."""
 
@@ -103,8 +108,9 @@ class MessageIndex:
         """Log position that the running job has reached. Only the job writes it."""
         self.indexed_to = store.log.start
         """Records before this position are in the index."""
+        self._room_to = 0
+        """The units of the last file before this byte have disk space. Only the job uses it."""
         self._load()
-        self._may_lack_room = bool(self._files)
 
     # Following -----------------------------------------------------------------------------------------------------
 
@@ -159,11 +165,9 @@ class MessageIndex:
 
     def _follow(self, source: MappedFile, base: int, at: int, stop: int) -> None:
         """Index the records of a log file from byte `at` to byte `stop`. Raises OSError, DiskFull."""
-        if self._may_lack_room:  # Apache's files are sparse, and a store into a hole on a full disk is SIGBUS
-            self._store.disk.give_room(self._files[-1].path, 0, self._size.file_bytes)
-            self._may_lack_room = False
         self._reached = LogPosition(base + at)
         while at < stop:
+            self._give_room(stop - at)
             with self._alone():
                 at, outcome = self._add_many(source, base, at, stop)
             self._reached = LogPosition(base + at)
@@ -172,6 +176,21 @@ class MessageIndex:
             elif outcome == kernel.FILE_END:
                 at = source.size
             self._reached = LogPosition(base + at)
+
+    def _give_room(self, log_bytes: int) -> None:
+        """Give disk space to the units of the keys that `log_bytes` of the log may have. Raises DiskFull.
+
+        A store into a hole of a file is SIGBUS on a full disk. Files of Apache RocketMQ have holes everywhere.
+        """
+        if not self._files:
+            return
+        size, file = self._size, self._files[-1]
+        count = max(INDEX_HEADER.unpack(file.view)["count"], 1) + log_bytes // KEY_BYTES_MIN + 1
+        needed_to = min(size.units_at + count * INDEX_UNIT.size, size.file_bytes)
+        if needed_to > self._room_to:
+            start, stop = self._room_to, min(-(-needed_to // ROOM_BYTES) * ROOM_BYTES, size.file_bytes)
+            self._store.disk.give_room(file.path, start, stop)
+            self._room_to = stop
 
     def _add_many(self, source: MappedFile, base: int, at: int, stop: int) -> tuple[int, int]:
         if not jit.available() or not self._files:
@@ -206,6 +225,7 @@ class MessageIndex:
                 code = index_hash(record.message.topic, key)
                 if not self._put(code, record.position, record.store_ms):
                     self._begin_file()
+                    self._give_room(record.size)
                     has_room = self._put(code, record.position, record.store_ms)
                     assert has_room, "a new index file has room for an entry"
         return at + record.size
@@ -241,8 +261,10 @@ class MessageIndex:
             self._store.note_index_synced(Millis(header["end_ms"]))
             end = (header["end_ms"], header["end_position"])
             head = INDEX_HEADER.pack(end[0], end[0], end[1], end[1], 0, 0)
-        file = self._store.disk.map(self._folder / self._next_name(), self._size.file_bytes)
-        file.populate(0, self._size.units_at)
+        size = self._size
+        file = self._store.disk.map(self._folder / self._next_name(), size.file_bytes, room_bytes=size.units_at)
+        file.populate(0, size.units_at)
+        self._room_to = size.units_at
         file.view[: len(head)] = head
         self._files.append(file)
 
@@ -396,7 +418,7 @@ class MessageIndex:
             return True
         if not 1 < mark.next_unit <= self._size.units:
             return False
-        self._store.disk.give_room(file.path, 0, self._size.file_bytes)
+        self._store.disk.give_room(file.path, 0, self._size.units_at)
         last = INDEX_UNIT.unpack(file.view, self._size.units_at + (mark.next_unit - 1) * INDEX_UNIT.size)
         end_ms = self._store.log.record_store_ms(LogPosition(last["position"]))
         return end_ms is not None and roll_back(file.view, self._size, mark.next_unit, mark.position, end_ms)

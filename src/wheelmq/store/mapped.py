@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import mmap
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,14 @@ ZERO_STEP_BYTES: Final = 1 << 16
 """Bytes per step of zeroing by `cut`. A step that is zero already is not written."""
 LET_GO_AT_ONCE: Final = 2
 """Number of files checked for unmapping when another file is mapped."""
+ROOM_SHARE: Final = 8
 NAMES_ABOVE: Final = 2
 """Number of parent folders of a sparse sequence whose names may be as new as its own."""
+
+
+def room_step(file_bytes: int, most: int) -> int:
+    """Return the bytes of disk space that a file takes at a time: an eighth of it, but at most `most`."""
+    return min(most, max(file_bytes // ROOM_SHARE, mmap.PAGESIZE), file_bytes)
 
 
 class MappedFiles:
@@ -63,8 +70,9 @@ class MappedFiles:
 class MappedSequence:
     """The mapped files of one folder.
 
-    With `step_bytes` the files are sparse: they get disk space in steps of this size. Neither their bytes nor their
-    names are durable before `sync_job` has run. They suit data that can be derived from other files.
+    With `room_bytes` the files get disk space in steps of this size. With `step_bytes` they are sparse as well: neither
+    their bytes nor their names are durable before `sync_job` has run. Sparse files suit data that can be derived from
+    other files.
     """
 
     def __init__(
@@ -74,13 +82,14 @@ class MappedSequence:
         file_bytes: int,
         *,
         step_bytes: int | None = None,
+        room_bytes: int | None = None,
         mapped: MappedFiles | None = None,
     ) -> None:
         self._disk = disk
         self.folder = folder
         self.file_bytes = file_bytes
         self._is_sparse = step_bytes is not None
-        self._step_bytes = step_bytes or file_bytes
+        self._step_bytes = min(step_bytes or room_bytes or file_bytes, file_bytes)
         starts = sorted(start for name in disk.list(folder) if (start := file_start(name)) is not None)
         for earlier, later in itertools.pairwise(starts):
             if later - earlier != file_bytes:
@@ -114,7 +123,8 @@ class MappedSequence:
         return file
 
     def _map(self, start: int) -> MappedFile:
-        return self._disk.map(self.folder / file_name(start), self.file_bytes, sparse=self._is_sparse)
+        path = self.folder / file_name(start)
+        return self._disk.map(path, self.file_bytes, sparse=self._is_sparse, room_bytes=self._step_bytes)
 
     def grow(self, position: int, size: int = 1) -> MappedFile:
         """Return the file for writing `size` bytes at `position`. Creates it and allocates space. Raises DiskFull.
@@ -142,18 +152,33 @@ class MappedSequence:
         assert at + size <= stop, (at, size)
         self._disk.give_room(file.path, first, stop)
         start = int(file.path.name)
-        joins = self._room[0] >= start and self._room[1] == start + first
-        self._room = (self._room[0] if joins else start + first, start + stop)
+        if not self.note_room(start + first, start + stop):
+            self._room = (start + first, start + stop)
 
-    def has_room(self, position: int) -> bool:
-        """Return whether byte `position` may be written without a call of `grow`."""
-        return self._room[0] <= position < self._room[1]
+    def room_job(self, file: MappedFile, at: int, stop: int) -> Callable[[], bool]:
+        """Return the job that gives room to bytes `at` to `stop` of a file. It may run off the loop. Raises DiskFull.
+
+        The job returns whether it gave room. Then call `note_room`.
+        """
+        return lambda: self._disk.give_room_ahead(file.path, at, stop)
+
+    def note_room(self, start: int, stop: int) -> bool:
+        """Note that the bytes `start` to `stop` have disk space. Returns whether they join the known room."""
+        first, last = self._room
+        if not self.base_of(start) <= first <= start <= last:
+            return False
+        self._room = (first, max(last, stop))
+        return True
+
+    def room_end(self, position: int) -> int:
+        """Return the end of the bytes that may be written from `position` on without a call of `grow`."""
+        return self._room[1] if self._room[0] <= position < self._room[1] else position
 
     def ahead_job(self, count: int, populate_bytes: int) -> Callable[[], list[MappedFile]]:
         """Return the job that creates the next `count` files and populates the first bytes of each. Raises DiskFull.
 
         The job may run off the loop. Pass its result to `take_ahead`. Further files than the next are created only if
-        the disk has space for two of them, because queues need space too.
+        the disk has twice the space that they take at first, because queues need space too.
         """
         starts = [start for i in range(count) if (start := self.end + i * self.file_bytes) not in self._ahead]
         is_next = self.end
@@ -161,7 +186,7 @@ class MappedSequence:
         def job() -> list[MappedFile]:
             made: list[MappedFile] = []
             for start in starts:
-                if start > is_next and self._disk.free_bytes(self.folder) < 2 * self.file_bytes:
+                if start > is_next and self._disk.free_bytes(self.folder) < 2 * self._step_bytes:
                     break
                 try:
                     file = self._map(start)
@@ -169,7 +194,7 @@ class MappedSequence:
                     if start == is_next:
                         raise
                     break
-                file.populate(0, min(populate_bytes, self.file_bytes))
+                file.populate(0, min(populate_bytes, self._step_bytes))
                 made.append(file)
             return made
 

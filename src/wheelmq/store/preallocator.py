@@ -1,7 +1,8 @@
-"""Prepares the log ahead of its end, off the loop: populates the next pages and creates the next files.
+"""Prepares the log ahead of its end, off the loop: gives it room, populates its pages and creates its next files.
 
 The first store to a page of an allocated file is an expensive fault. A new file needs an fsync, which waits seconds for
-a busy disk. Neither may delay the tick. The sparse file of a consume queue costs a tick little.
+a busy disk, and so may the allocation of blocks. None of them may delay the tick. The sparse file of a consume queue
+costs a tick little.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ STEP_BYTES: Final = 8 << 20
 """Bytes per step of populating pages."""
 AHEAD_BYTES: Final = 64 << 20
 """Distance ahead of the log's end within which pages are populated: room for 100,000 small messages."""
+FIRST_AHEAD_BYTES: Final = 16 << 20
+PER_GROWN_BYTE: Final = 4
+"""The distance is FIRST_AHEAD_BYTES after the start, and grows by this number of bytes with each byte of the log. A
+quiet broker takes little disk space."""
 COMING_BYTES_MAX: Final = 512 << 20
 """Limit of the extra distance for messages known to come: the size of a burst of a million small messages."""
 STORED_BYTES: Final = 16 << 20
@@ -39,7 +44,7 @@ Afterwards its pages stay clean."""
 
 
 class PagePreallocator:
-    """Populates pages of a sequence ahead of its written part.
+    """Gives room to a sequence ahead of its written part, and populates the pages there.
 
     Each job is one step, so that another sequence can use the worker in between. The worker should have no longer jobs:
     a log that grows by 150 MB/s uses up STORED_BYTES in 0.1 s.
@@ -76,9 +81,12 @@ class PagePreallocator:
             self._stored_to, self._stored_at = start + stop - at, position
             self._stored_s = self._clock.monotonic()
         self._populated_to = max(self._populated_to, start + stop - at)
-        self._flight.submit(
-            partial(file.populate, at, stop, stores=stores), done=self._populated, failed=self._warn_once
-        )
+        gives_room = files.room_job(file, at, stop)
+
+        def job() -> tuple[bool, bool]:
+            return gives_room(), file.populate(at, stop, stores=stores)
+
+        self._flight.submit(job, done=partial(self._prepared, start, start + stop - at), failed=self._warn_once)
         return True
 
     def _is_stale(self, position: int, coming_bytes: int, enough_bytes: int) -> bool:
@@ -90,8 +98,11 @@ class PagePreallocator:
             return False
         return self._clock.monotonic() - self._stored_s >= FRESH_S
 
-    def _populated(self, is_supported: bool) -> None:
-        if not is_supported:
+    def _prepared(self, start: int, stop: int, result: tuple[bool, bool]) -> None:
+        has_room, is_populated = result
+        if has_room:
+            self._files.note_room(start, stop)
+        if not is_populated:
             self._warn_once("the system does not support it (Linux before 5.14)")
 
     def _warn_once(self, why: object) -> None:
@@ -166,12 +177,14 @@ class Preallocator:
             commit_log.files, making, count, populate_bytes=populate_bytes, locks=self._locks
         )
         self._pages = PagePreallocator(commit_log.files, populating, clock)
+        self._began_at = commit_log.end
 
     def poll(self, coming_bytes: int = 0) -> None:
         """Populate pages, and create files if the log has begun another one. `coming_bytes` will be appended soon."""
         end = self._log.end
         if not self._pages.poll(end, STORED_BYTES, stores=True, coming_bytes=coming_bytes):
-            self._pages.poll(end, AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))
+            ahead_bytes = min(AHEAD_BYTES, FIRST_AHEAD_BYTES + PER_GROWN_BYTE * (end - self._began_at))
+            self._pages.poll(end, ahead_bytes + min(coming_bytes, COMING_BYTES_MAX))
         self._files.poll(end)
         if self._locks is not None:
             self._locks.unlock_before(end)

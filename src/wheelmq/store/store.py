@@ -46,7 +46,7 @@ from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.hidden_tail import HiddenTail
 from wheelmq.store.journal import Journal, Rows
-from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.mapped import MappedSequence, room_step
 from wheelmq.store.queues import QueueTable
 from wheelmq.store.settings import StoreSettings
 from wheelmq.system.clock import Clock
@@ -55,6 +55,8 @@ from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
 
+LOG_ROOM_BYTES_MAX: Final = 4 << 20
+"""Disk space that the commit log takes at a time, unless its files are warm."""
 LOOPBACK: Final = Host(b"\x7f\0\0\1", 10911)
 
 
@@ -75,6 +77,12 @@ class RecordTooLong(ValueError):
 
 class BatchTooLong(RecordTooLong):
     """The records of a batch would not fit into one file of the log."""
+
+
+def log_room_bytes(settings: StoreSettings) -> int:
+    """Return the disk space that the commit log takes at a time."""
+    size = settings.log_file_bytes
+    return size if settings.log_files_warm else room_step(size, LOG_ROOM_BYTES_MAX)
 
 
 class Store:
@@ -98,7 +106,8 @@ class Store:
         self.clock = clock
         disk.make_folder(paths.root)
         self._lock = disk.lock(paths.lock)
-        self.log = CommitLog(MappedSequence(disk, paths.commit_log, settings.log_file_bytes), clock)
+        log_files = MappedSequence(disk, paths.commit_log, settings.log_file_bytes, room_bytes=log_room_bytes(settings))
+        self.log = CommitLog(log_files, clock)
         self.queues = QueueTable(disk, paths, settings.queue_file_bytes, settings.mapped_queue_files_max)
         self.journal = Journal()
         self.hidden_tail = HiddenTail(disk, paths)

@@ -1,7 +1,7 @@
 """The disk as a component. Nothing else in the package opens, maps, syncs or removes a file of a store.
 
 Each byte that a mapping writes has room on the disk before the write: a store into a hole of a full disk would raise
-SIGBUS, which no exception handler sees. Most files get all their room at creation, sparse ones in steps (`give_room`).
+SIGBUS, which no exception handler sees. Small files get all their room at creation, large ones in steps (`give_room`).
 On a copy-on-write file system (btrfs, ZFS) room lasts for one write only, so the promise does not hold there. A sync is
 an msync, which is the fdatasync of a mapping.
 """
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from wheelmq.system.block_allocation import allocate_blocks
 from wheelmq.system.failpoint import reach
 from wheelmq.system.mapped_file import MappedFile
 
@@ -80,13 +81,13 @@ class Disk:
         self._locked: dict[Path, tuple[int, int]] = {}
         """Lock files that this process holds, each with its device and inode number."""
 
-    def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
-        """Map the file at `path`; create it with `size` zero bytes if it does not exist. Raises DiskFull.
+    def map(self, path: Path, size: int, *, sparse: bool = False, room_bytes: int | None = None) -> MappedFile:
+        """Map the file at `path`; create it as `allocate` does if it does not exist. Raises DiskFull.
 
         Raises OSError (EINVAL) if the file has another size. A sparse file may be shorter after a power cut.
         """
         self.check_locked(path)
-        self.allocate(path, size, sparse=sparse)
+        self.allocate(path, size, sparse=sparse, room_bytes=room_bytes)
         found = path.stat().st_size
         if sparse and found < size:
             os.truncate(path, size)
@@ -94,23 +95,27 @@ class Disk:
             raise OSError(errno.EINVAL, f"{path} has {found} bytes where {size} are configured")
         return MappedFile(path, size, writable=True)
 
-    def allocate(self, path: Path, size: int, *, sparse: bool = False) -> None:
+    def allocate(self, path: Path, size: int, *, sparse: bool = False, room_bytes: int | None = None) -> None:
         """Create the file at `path` with `size` zero bytes if it does not exist. Raises DiskFull.
 
-        On return the file has its room and is durable. A sparse file is neither: its writer calls `give_room`, and
-        syncs the file and its folders. Several threads may want the same file. The first one to finish renames its file
-        to `path`, and the others use it: it may already be mapped and written. If the file existed already, its name
-        may not be on disk yet. Then this call syncs the name.
+        On return the file is durable and has room for its first `room_bytes`, or for all bytes without it. Its writer
+        calls `give_room` for the others. A sparse file has no room and is not durable: its writer also syncs the file
+        and its folders.
+
+        Several threads may want the same file. The first one to finish renames its file to `path`, and the others use
+        it: it may already be mapped and written. If the file existed already, its name may not be on disk yet. Then
+        this call syncs the name.
         """
         if path.exists():
             self._settle(path)
             return
         self.check_locked(path)
-        with _needing_room(f"{size} bytes", path):
+        room_bytes = 0 if sparse else min(size, size if room_bytes is None else room_bytes)
+        with _needing_room(f"{room_bytes} bytes", path):
             self.make_folder(path.parent, durable=not sparse)
             unfinished = path.with_name(f"{path.name}.{next(_unfinished)}.new")
             try:
-                self._make(unfinished, size, sparse=sparse)
+                self._make(unfinished, size, room_bytes, durable=not sparse)
             except OSError:
                 unfinished.unlink(missing_ok=True)
                 if path.exists():
@@ -131,13 +136,13 @@ class Disk:
             self.sync_folder(path.parent)
             self._unsettled.discard(path)
 
-    def _make(self, path: Path, size: int, *, sparse: bool) -> None:
+    def _make(self, path: Path, size: int, room_bytes: int, *, durable: bool) -> None:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
-            if sparse:
-                os.ftruncate(handle, size)
-            else:
-                os.posix_fallocate(handle, 0, size)
+            os.ftruncate(handle, size)
+            if room_bytes:
+                os.posix_fallocate(handle, 0, room_bytes)
+            if durable:
                 self.sync_new(handle)
         finally:
             os.close(handle)
@@ -149,6 +154,19 @@ class Disk:
             handle = os.open(path, os.O_RDWR)
             try:
                 os.posix_fallocate(handle, start, stop - start)
+            finally:
+                os.close(handle)
+
+    def give_room_ahead(self, path: Path, start: int, stop: int) -> bool:
+        """Allocate room where another thread may write next. Returns False if the file system cannot. Raises DiskFull.
+
+        `give_room` writes zeros where the file system has no call for it, and so may overwrite another thread's bytes.
+        """
+        self.check_locked(path)
+        with _needing_room(f"{stop - start} bytes", path):
+            handle = os.open(path, os.O_RDWR)
+            try:
+                return allocate_blocks(handle, start, stop - start)
             finally:
                 os.close(handle)
 
@@ -317,7 +335,7 @@ class Disk:
 class ReadOnlyDisk(Disk):
     """Maps files for reading and creates none. Spark tasks and tools read a store of another process with it."""
 
-    def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
+    def map(self, path: Path, size: int, *, sparse: bool = False, room_bytes: int | None = None) -> MappedFile:
         found = path.stat().st_size
         if found != size:
             raise OSError(errno.EINVAL, f"{path} has {found} bytes where {size} are expected")

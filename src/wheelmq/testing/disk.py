@@ -1,7 +1,8 @@
 """A disk for tests: it can be full, fail any call, and lose data that was not synced.
 
 Files are real ones in a folder of the test, so any other tool can read a store on this disk. No fsync reaches the
-machine's disk. This model instead keeps the state that would be on disk.
+machine's disk. This model instead keeps the state that would be on disk. A sync fails if bytes without disk space were
+written: on a full disk such a store ends the process.
 
 A power cut leaves a state that the kernel could leave:
 
@@ -31,6 +32,8 @@ from wheelmq.system.mapped_file import Bytes, MappedFile
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
+CHECKED_BYTES = 1 << 16
+"""Bytes after the space of a file that are checked by its sync."""
 
 
 class Call(StrEnum):
@@ -111,6 +114,8 @@ class SimulatedDisk(Disk):
         """The durable content of each mapped file; None for a content of zeros."""
         self.names: dict[Path, list[NameChange]] = {}
         """The changes of names since the last sync of their folder, in order, by folder."""
+        self._room_to: dict[Path, int] = {}
+        """The end of the disk space that each file has."""
         self._locks: dict[Path, _Lock] = {}
         self._held: set[Path] = set()
 
@@ -150,19 +155,22 @@ class SimulatedDisk(Disk):
 
     # Calls of a broker ---------------------------------------------------------------------------------------------
 
-    def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
+    def map(self, path: Path, size: int, *, sparse: bool = False, room_bytes: int | None = None) -> MappedFile:
         self._called(Call.MAP)
         self.check_locked(path)
-        self.allocate(path, size, sparse=sparse)
+        self.allocate(path, size, sparse=sparse, room_bytes=room_bytes)
         found = path.stat().st_size
         if found != size:
             raise OSError(errno.EINVAL, f"{path} has {found} bytes where {size} are configured")
         file = SimulatedFile(self, path, size)
+        if path not in self._room_to:  # a file of another disk
+            written_to = int(np.flatnonzero(file.array).max(initial=-1)) + 1
+            self._room_to[path] = max(written_to, path.stat().st_blocks * 512)
         if path not in self._durable:
             self._durable[path] = file.array.copy()
         return file
 
-    def allocate(self, path: Path, size: int, *, sparse: bool = False) -> None:
+    def allocate(self, path: Path, size: int, *, sparse: bool = False, room_bytes: int | None = None) -> None:
         if path.exists():
             super().allocate(path, size)
             return
@@ -172,13 +180,23 @@ class SimulatedDisk(Disk):
         self.make_folder(path.parent, durable=not sparse)
         self._note_name(path)
         self._durable[path] = None
-        super().allocate(path, size, sparse=sparse)
+        self._room_to[path] = 0 if sparse else size if room_bytes is None else min(room_bytes, size)
+        super().allocate(path, size, sparse=sparse, room_bytes=room_bytes)
 
     def give_room(self, path: Path, start: int, stop: int) -> None:
+        self._takes_room(path, start, stop)
+        super().give_room(path, start, stop)
+
+    def give_room_ahead(self, path: Path, start: int, stop: int) -> bool:
+        self._takes_room(path, start, stop)
+        return super().give_room_ahead(path, start, stop)
+
+    def _takes_room(self, path: Path, start: int, stop: int) -> None:
+        """Take the space of bytes `start` to `stop`. It is that of all bytes before `stop` from now on."""
         if path.stat().st_blocks * 512 < stop:  # allocated blocks stay allocated
             self._called(Call.ALLOCATE)
             self._needs_room(path, stop - start)
-        super().give_room(path, start, stop)
+        self._room_to[path] = max(self._room_to.get(path, 0), stop)
 
     def used_share(self, folder: Path) -> float:
         return self.used
@@ -189,6 +207,8 @@ class SimulatedDisk(Disk):
         if self.sync_error is not None:
             raise self.sync_error
         self.syncs.append(file.path)
+        room_to = self._room_to[file.path]
+        assert not file.array[room_to : room_to + CHECKED_BYTES].any(), f"{file.path} was written behind its space"
         durable = self._durable.get(file.path)
         if durable is None:
             durable = self._durable[file.path] = np.zeros_like(file.array)
@@ -216,6 +236,7 @@ class SimulatedDisk(Disk):
             self._note_name(path)
         super().remove(path)
         self._durable.pop(path, None)
+        self._room_to.pop(path, None)
 
     def remove_folder(self, folder: Path) -> None:
         self._called(Call.REMOVE)

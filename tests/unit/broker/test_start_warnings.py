@@ -11,7 +11,8 @@ from wheelmq.broker.start_warnings import address_warning, disk_warning, first_b
 from wheelmq.testing.harness import BrokerHarness
 
 GIB = 1 << 30
-REMEDY = "free space there, or choose another --home, or start a new store with `--set log_file_bytes=67108864`"
+NEW_MIB = 85
+REMEDY = "free space there, or choose another --home"
 
 
 def settings(**chosen: object) -> BrokerSettings:
@@ -27,22 +28,20 @@ def test_a_disk_with_room_gives_no_warning() -> None:
     assert warning(100 * GIB, 89 * GIB, is_new=False) is None
 
 
-def test_a_disk_that_cannot_hold_one_log_file_causes_a_warning() -> None:
-    text = warning(GIB, GIB * 7 // 10)
+def test_a_disk_too_small_for_a_new_store_causes_a_warning() -> None:
+    text = warning(GIB, GIB - (50 << 20), disk_space_warning_level_ratio=100)
     assert text is not None
-    assert "/store has 307 MiB free, and the first message needs a log file of 1.0 GiB (log_file_bytes)" in text
-    assert text.endswith(f"{REMEDY}, at each start")
-    assert warning(GIB, GIB * 7 // 10, is_new=False) is None
+    assert f"/store has 50 MiB free, and a new store takes {NEW_MIB} MiB: the broker will reject messages" in text
+    assert text.endswith(REMEDY)
+    assert warning(GIB, GIB - (50 << 20), is_new=False, disk_space_warning_level_ratio=100) is None
 
 
 def test_a_disk_full_after_the_first_messages_causes_a_warning() -> None:
-    text = warning(23 * GIB // 10, GIB // 10)
+    text = warning(GIB, GIB * 85 // 100)
     assert text is not None
-    assert "2.2 GiB free, and the first messages create files of 2.1 GiB" in text and "more than 90 % full" in text
-    assert REMEDY in text
-    assert warning(23 * GIB // 10, GIB // 10, log_file_bytes=64 << 20) is None
-    small = warning(GIB // 2, 0, log_file_bytes=64 << 20, disk_space_warning_level_ratio=50)
-    assert small is not None and "--set log_file_bytes" not in small
+    assert f"154 MiB free, and a new store takes {NEW_MIB} MiB" in text and "more than 90 % full" in text
+    assert text.endswith(REMEDY)
+    assert warning(GIB, GIB * 75 // 100) is None
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -51,10 +50,13 @@ def test_a_disk_above_the_limit_causes_a_warning(is_new: bool) -> None:
     assert text is not None and "91 % full: the broker rejects messages above 90 % (disk_space_warning_level" in text
 
 
-@pytest.mark.parametrize(("free_gib", "files"), [(100, 3), (4.1, 3), (3.9, 2), (1.9, 1)])
-def test_the_first_files_of_a_store_depend_on_the_free_space(free_gib: float, files: int) -> None:
-    chosen = settings(message_index_enable=False, timer_log_file_bytes=1)
-    assert first_bytes(chosen, int(free_gib * GIB)) == files * GIB + 1
+def test_a_new_store_takes_at_most_100_mb() -> None:
+    assert first_bytes(settings()) < 100 * 1000 * 1000
+    assert first_bytes(settings(timer_wheel_enable=False, message_index_enable=False, log_files_ahead=0)) == 20 << 20
+    assert (
+        first_bytes(settings(timer_wheel_enable=False, message_index_enable=False, warm_maped_file_enable=True))
+        == 3 * GIB
+    )
 
 
 @pytest.mark.parametrize(

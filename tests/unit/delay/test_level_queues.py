@@ -238,7 +238,7 @@ class TestOurLevelMessages:
             raise DiskFull(errno.ENOSPC, "full")
 
         with monkeypatch.context() as patched:
-            patched.setattr(log.files, "has_room", lambda position: False)
+            patched.setattr(log.files, "room_end", lambda position: position)
             patched.setattr(log, "reserve", full)
             harness.advance(60_000)
             assert harness.bodies("T") == []

@@ -116,16 +116,53 @@ class TestRoom:
         assert room_bytes(path) == 2 * STEP
         files.grow(SIZE - 1)
         assert room_bytes(path) == 3 * STEP
-        assert files.has_room(SIZE - 1) and not files.has_room(SIZE)
+        assert files.room_end(SIZE - 1) == SIZE and files.room_end(SIZE) == SIZE
+
+    def test_a_durable_file_gets_disk_space_in_steps(self, tmp_path: Path) -> None:
+        files = MappedSequence(Disk(), tmp_path, SIZE, room_bytes=STEP)
+        path = files.grow(0).path
+        assert (path.stat().st_size, room_bytes(path), files.room_end(0)) == (SIZE, STEP, STEP)
+        files.grow(STEP - 10, 11)
+        assert (room_bytes(path), files.room_end(5)) == (2 * STEP, 2 * STEP)
+        [ahead] = files.ahead_job(1, SIZE)()
+        assert (ahead.path.stat().st_size, room_bytes(ahead.path)) == (SIZE, STEP)
+
+    def test_room_that_a_job_gave_joins_the_known_room(self, tmp_path: Path) -> None:
+        files = MappedSequence(Disk(), tmp_path, SIZE, room_bytes=STEP)
+        file = files.grow(0)
+        assert files.room_job(file, STEP, 2 * STEP)()
+        assert room_bytes(file.path) == 2 * STEP and files.room_end(0) == STEP, "the loop does not know it yet"
+        assert files.note_room(STEP, 2 * STEP) and files.room_end(0) == 2 * STEP
+        assert not files.note_room(2 * STEP + 1, SIZE), "a hole is between them"
+        assert not files.note_room(SIZE, SIZE + STEP), "it is that of another file"
+        assert files.room_end(0) == 2 * STEP and files.room_end(2 * STEP) == 2 * STEP
+
+    def test_a_job_gives_no_room_where_the_file_system_cannot(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = MappedSequence(Disk(), tmp_path, SIZE, room_bytes=STEP)
+        file = files.grow(0)
+        monkeypatch.setattr("wheelmq.system.disk.allocate_blocks", lambda handle, start, size: False)
+        assert not files.room_job(file, STEP, 2 * STEP)() and room_bytes(file.path) == STEP
+
+    def test_a_job_fails_on_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        files = MappedSequence(Disk(), tmp_path, SIZE, room_bytes=STEP)
+
+        def full(handle: int, start: int, size: int) -> bool:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr("wheelmq.system.disk.allocate_blocks", full)
+        with pytest.raises(DiskFull, match="no room for 65536 bytes"):
+            files.room_job(files.grow(0), STEP, 2 * STEP)()
 
     def test_a_sparse_file_of_another_broker_gets_space_before_a_write(self, tmp_path: Path) -> None:
         path = tmp_path / f"{0:020d}"
         path.touch()
         os.truncate(path, SIZE)
         files = MappedSequence(Disk(), tmp_path, SIZE)
-        assert not files.has_room(100)
+        assert files.room_end(100) == 100
         files.grow(100)
-        assert room_bytes(path) == SIZE and files.has_room(SIZE - 1)
+        assert room_bytes(path) == SIZE and files.room_end(SIZE - 1) == SIZE
 
     def test_a_full_disk_rejects_the_next_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         files = MappedSequence(Disk(), tmp_path, SIZE, step_bytes=STEP)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from wheelmq.formats.kernels import jit
+from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.preallocator import FRESH_S, RESTS_MAX, FilePreallocator, PagePreallocator, Preallocator
@@ -123,13 +124,22 @@ class TestAhead:
         assert [stop for name, stop in seen if int(name) > 0] == populated
 
     @pytest.mark.parametrize(
-        ("coming_bytes", "upto_bytes"), [(0, 64 << 20), (20 << 20, 88 << 20), (1 << 40, 120 << 20)]
+        ("grown_bytes", "coming_bytes", "upto_bytes"),
+        [
+            (0, 0, 16 << 20),
+            (0, 20 << 20, 40 << 20),
+            (8 << 20, 0, 56 << 20),
+            (16 << 20, 0, 80 << 20),
+            (16 << 20, 20 << 20, 104 << 20),
+            (16 << 20, 1 << 40, 136 << 20),
+        ],
     )
     def test_pages_are_populated_for_expected_bytes(
         self,
         disk: SimulatedDisk,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
+        grown_bytes: int,
         coming_bytes: int,
         upto_bytes: int,
     ) -> None:
@@ -138,17 +148,20 @@ class TestAhead:
         monkeypatch.setattr(
             "wheelmq.system.mapped_file.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
-        log = CommitLog(MappedSequence(disk, tmp_path / "log", 1 << 30), ManualClock())
+        log = CommitLog(MappedSequence(disk, tmp_path / "log", 1 << 30, room_bytes=8 << 20), ManualClock())
         log.files.grow(0)
         worker = HeldWorker()
         ahead = Preallocator(log, worker, worker, ManualClock(), 0)
+        log.advance(LogPosition(grown_bytes), Millis(0))
+        log.files.grow(grown_bytes)
         for _ in range(40):
             ahead.poll(coming_bytes)
             ahead.poll(coming_bytes)
             assert len(worker) <= 2  # one step at a time, in addition to the files
             worker.run()
         step = 8 << 20
-        assert seen == [(start, start + step) for start in range(0, upto_bytes, step)]
+        assert seen == [(start, start + step) for start in range(grown_bytes, upto_bytes, step)]
+        assert log.files.room_end(grown_bytes) == upto_bytes
 
     def test_the_next_pages_are_populated_by_stores(
         self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,6 +175,7 @@ class TestAhead:
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 12 << 20), ManualClock())
         log.files.grow(0)
         log.files.take_ahead(log.files.ahead_job(2, 0)())
+        monkeypatch.setattr("wheelmq.store.preallocator.FIRST_AHEAD_BYTES", 64 << 20)
         monkeypatch.setattr("wheelmq.system.mapped_file.MappedFile.populate", populate)
         worker = HeldWorker()
         ahead = Preallocator(log, worker, worker, ManualClock(), 0)

@@ -78,13 +78,15 @@ class TimerLog:
             file.view[target : target + TIMER_UNIT.size] = units[i].tobytes()
 
     def make_room(self, count: int) -> None:
-        """Create the files for the next `count` units. Raises DiskFull with nothing changed."""
+        """Get room for the next `count` units and the blanks between them. Raises DiskFull with nothing changed."""
         per_file = (self.files.file_bytes - BLANK_BYTES) // TIMER_UNIT.size
-        here = self.end % self.files.file_bytes // TIMER_UNIT.size
-        files = (here + count - 1) // per_file + 1 if count else 0
-        base = self.end - self.end % self.files.file_bytes
-        for i in range(files):
-            self.files.grow(base + i * self.files.file_bytes)
+        at = self.end % self.files.file_bytes
+        base = self.end - at
+        while count:
+            taken = min(count, per_file - at // TIMER_UNIT.size)
+            self.files.grow(base + at, taken * TIMER_UNIT.size + BLANK_BYTES)
+            count -= taken
+            base, at = base + self.files.file_bytes, 0
 
     def _next_position(self) -> int:
         """Return the position of the next unit. Ends a full file with a blank, and goes to the next file."""

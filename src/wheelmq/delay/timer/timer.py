@@ -8,6 +8,7 @@ timer log below T.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from wheelmq.delay.pending import PendingTable
 from wheelmq.delay.settings import TimerSettings
@@ -22,10 +23,12 @@ from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
-from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.mapped import MappedSequence, room_step
 from wheelmq.store.store import Store
 
 INDEX_ROWS_MAX = 100_000
+LOG_ROOM_BYTES_MAX: Final = 1 << 20
+"""Disk space that the timer log takes at a time."""
 
 
 class Timer:
@@ -37,7 +40,8 @@ class Timer:
         self.pending = pending
         disk, paths = store.disk, store.paths
         self.wheel = TimerWheel(disk, paths.timer_wheel, settings.precision_ms, settings.slots)
-        self.log = TimerLog(MappedSequence(disk, paths.timer_log, settings.log_file_bytes))
+        room_bytes = room_step(settings.log_file_bytes, LOG_ROOM_BYTES_MAX)
+        self.log = TimerLog(MappedSequence(disk, paths.timer_log, settings.log_file_bytes, room_bytes=room_bytes))
         self.mark_file = MarkFile(disk, paths)
         self.queue: ConsumeQueue = store.queues[store.queues.row(TIMER_TOPIC, 0)]
         self.done_position = LogPosition(0)
