@@ -84,7 +84,8 @@ class PagePreallocator:
         gives_room = files.room_job(file, at, stop)
 
         def job() -> tuple[bool, bool]:
-            return gives_room(), file.populate(at, stop, stores=stores)
+            has_room = gives_room()
+            return has_room, file.populate(at, stop, stores=stores and has_room)
 
         self._flight.submit(job, done=partial(self._prepared, start, start + stop - at), failed=self._warn_once)
         return True

@@ -1,8 +1,8 @@
 """A disk for tests: it can be full, fail any call, and lose data that was not synced.
 
 Files are real ones in a folder of the test, so any other tool can read a store on this disk. No fsync reaches the
-machine's disk. This model instead keeps the state that would be on disk. A sync fails if bytes without disk space were
-written: on a full disk such a store ends the process.
+machine's disk. This model instead keeps the state that would be on disk. A sync, and a call for more space, fail if
+bytes without space were written: on a full disk such a store ends the process.
 
 A power cut leaves a state that the kernel could leave:
 
@@ -101,12 +101,16 @@ class SimulatedDisk(Disk):
         super().__init__()
         self.is_full: Callable[[Path], bool] = lambda path: False
         """Called with the path of each file to be created."""
+        self.gives_room_ahead = False
+        """Whether jobs can take disk space ahead. Otherwise the loop takes it in small steps, just before a write."""
         self.used = 0.0
         """Share of the disk that is used."""
         self.sync_error: OSError | None = None
         """The error that the next syncs raise. Their bytes stay off the disk."""
         self.syncs: list[Path] = []
         """Every file synced, in order."""
+        self.behind_space: list[Path] = []
+        """Files that were written where they had no space."""
         self.refused = 0
         self.boot_id = "1"
         self._failures: list[_Failure] = []
@@ -188,6 +192,8 @@ class SimulatedDisk(Disk):
         super().give_room(path, start, stop)
 
     def give_room_ahead(self, path: Path, start: int, stop: int) -> bool:
+        if not self.gives_room_ahead:
+            return False
         self._takes_room(path, start, stop)
         return super().give_room_ahead(path, start, stop)
 
@@ -196,7 +202,15 @@ class SimulatedDisk(Disk):
         if path.stat().st_blocks * 512 < stop:  # allocated blocks stay allocated
             self._called(Call.ALLOCATE)
             self._needs_room(path, stop - start)
-        self._room_to[path] = max(self._room_to.get(path, 0), stop)
+        room_to = self._room_to.get(path, 0)
+        if room_to <= start:
+            self._check_space(path, np.fromfile(path, np.uint8, CHECKED_BYTES, offset=room_to))
+        self._room_to[path] = max(room_to, stop)
+
+    def _check_space(self, path: Path, behind: Bytes) -> None:
+        if behind.any():
+            self.behind_space.append(path)
+            raise AssertionError(f"{path} was written behind its space")
 
     def used_share(self, folder: Path) -> float:
         return self.used
@@ -208,7 +222,7 @@ class SimulatedDisk(Disk):
             raise self.sync_error
         self.syncs.append(file.path)
         room_to = self._room_to[file.path]
-        assert not file.array[room_to : room_to + CHECKED_BYTES].any(), f"{file.path} was written behind its space"
+        self._check_space(file.path, file.array[room_to : room_to + CHECKED_BYTES])
         durable = self._durable.get(file.path)
         if durable is None:
             durable = self._durable[file.path] = np.zeros_like(file.array)

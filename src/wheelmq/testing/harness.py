@@ -313,6 +313,7 @@ class BrokerHarness:
         return is_due
 
     def _raise_failed(self) -> None:
+        assert not self.disk.behind_space, self.disk.behind_space
         steps = self.broker.parts.steps
         error, steps.last_error = steps.last_error, None
         if error is not None and not self.allows_failed_steps:

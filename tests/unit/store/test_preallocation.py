@@ -26,6 +26,13 @@ from wheelmq.testing.workers import HeldWorker
 SIZE = 1 << 20
 
 
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    found = SimulatedDisk()
+    found.gives_room_ahead = True
+    return found
+
+
 class TestAhead:
     @pytest.fixture
     def log(self, disk: SimulatedDisk, tmp_path: Path) -> CommitLog:
