@@ -28,7 +28,7 @@ $(INSTALLED): requirements/wheelmq.txt pyproject.toml client/pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation -e ./client -e .
 	@touch $@
 
-demo: install ## Start everything, send delayed messages, show how late they arrive.
+demo: install ## Kill Spark while thousands of messages are due at one millisecond, and show how late each is (1 min).
 	@$(BIN)/wheelmq demo
 
 lint: install ## Look at style and types.

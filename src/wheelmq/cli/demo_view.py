@@ -1,186 +1,101 @@
-"""The output of the demonstration: a live table on a terminal, plain lines elsewhere."""
+"""The output of the demonstration: a line for each event, and a live line that a terminal draws in place.
+
+A line costs less than a table, so drawing does not delay the receipt of messages that the demonstration measures.
+"""
 
 from __future__ import annotations
 
-import sys
-from types import TracebackType
-from typing import Final, Protocol, Self
+import os
+from collections.abc import Callable, Sequence
+from typing import Final, TextIO
 
-import click
-
-from wheelmq.cli.demo_run import TURN_PATIENCE_S, Planned, Run
-from wheelmq.cli.stack import Stack
-from wheelmq.cli.times import clock_text
-from wheelmq.pipeline.supervisor import PipelineState
-from wheelmq.system.clock import Clock
+from wheelmq.cli.demo_messages import BOUNDS_MS, DemoMessages
 
 LOOK_S: Final = 0.2
-PATIENT_AFTER_S: Final = 15.0
-AWAITS_TURN: Final = f"All messages arrived. Waiting up to {TURN_PATIENCE_S:g} s for the first turn of the pipeline."
+"""Interval of the live line on a terminal."""
+PLAIN_S: Final = 5.0
+"""Interval of the same line in a file or a pipe."""
+BAR: Final = 10
+"""Characters of the longest bar."""
+_CLEAR: Final = "\r\x1b[K"
 
 
-class DemoView(Protocol):
-    def __enter__(self) -> Self: ...
+class DemoScreen:
+    """Prints events with the seconds since the start. On a terminal, the last line is live."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __init__(self, out: TextIO, elapsed_s: Callable[[], float], *, columns: int = 0) -> None:
+        """`columns` is the width of the terminal; 0 for a file or a pipe."""
+        self._out = out
+        self._elapsed_s = elapsed_s
+        self._columns = columns
+        self._shown_s = 0.0
+        self._last_note = ""
+        self._has_live_line = False
 
-    def update(self, *, force: bool = False) -> None:
-        """Show the changes."""
-        ...
+    @property
+    def is_live(self) -> bool:
+        return self._columns > 0
 
-    def summarize(self, problems: list[str]) -> None:
-        """Print the result."""
-        ...
+    def say(self, text: str) -> None:
+        """Print an event."""
+        self._print(f"{self._elapsed_s():5.1f} s  {text}")
 
+    def note(self, text: str) -> None:
+        """Print the first line of a text about a part, unless it is the same as the last one."""
+        first = text.partition("\n")[0]
+        if first != self._last_note:
+            self._last_note = first
+            self.say(first)
 
-def make_view(run: Run, stack: Stack, clock: Clock, notes: list[str]) -> DemoView:
-    return DemoTable(run, stack, clock, notes) if sys.stdout.isatty() else PlainView(run, stack, notes)
+    def print_lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._print(line)
 
+    def show(self, line: str) -> None:
+        """Draw the live line again. A file or a pipe gets the line every PLAIN_S seconds."""
+        if self.is_live:
+            self._out.write(_CLEAR + line[: self._columns - 1])
+            self._out.flush()
+            self._has_live_line = True
+        elif self._elapsed_s() - self._shown_s >= PLAIN_S:
+            self._shown_s = self._elapsed_s()
+            self.say(line)
 
-def parts(run: Run, stack: Stack) -> list[tuple[str, str]]:
-    pipeline = stack.pipeline.state if stack.pipeline is not None else PipelineState.DOWN
-    is_turning = run.metrics is not None and run.metrics["pipeline"]["is_turning"]
-    state = "turning" if is_turning else "starting" if pipeline is PipelineState.TURNING else pipeline.value
-    turns = run.metrics["pipeline"]["turn"] if run.metrics is not None else 0
-    return [
-        ("name server", _state(stack.namesrv.is_up, stack.namesrv_address)),
-        ("broker", _state(run.metrics is not None, stack.broker_address)),
-        ("pipeline", f"{state}, {turns} turns so far"),
-        ("dashboard", _state(stack.dashboard_url is not None, str(stack.dashboard_url))),
-    ]
+    def close(self) -> None:
+        """Remove the live line."""
+        if self._has_live_line:
+            self._out.write(_CLEAR)
+            self._out.flush()
+            self._has_live_line = False
 
-
-def _state(is_up: bool, address: str) -> str:
-    return f"up on {address}" if is_up else "starting"
-
-
-def outcome(one: Planned, now_ms: int) -> str:
-    if one.is_cancelled:
-        return "arrived though cancelled" if one.arrivals_ms else "cancelled"
-    if not one.arrivals_ms:
-        return "waits" if now_ms < one.due_ms else "overdue"
-    if len(one.arrivals_ms) > 1:
-        return f"arrived {len(one.arrivals_ms)} times"
-    return "early" if one.arrivals_ms[0] < one.due_ms else "arrived"
-
-
-def summary(run: Run, problems: list[str]) -> list[str]:
-    if problems:
-        return [f"PROBLEM: {problem}" for problem in problems]
-    late = sorted(one.lateness_ms for one in run.planned if one.lateness_ms is not None)
-    return [
-        f"{len(late)} of {len(late)} messages arrived, each once and none early; the cancelled one did not.",
-        f"Lateness: {late[len(late) // 2]} ms in the middle, {late[-1]} ms at worst.",
-        f"The pipeline on Spark made {run.turns} turns for them.",
-    ]
+    def _print(self, line: str) -> None:
+        self.close()
+        self._out.write(line + "\n")
+        self._out.flush()
 
 
-class PlainView:
-    def __init__(self, run: Run, stack: Stack, notes: list[str]) -> None:
-        self._run = run
-        self._stack = stack
-        self._notes = notes
-        self._told: set[str] = set()
-
-    def __enter__(self) -> Self:
-        click.echo("Starting name server, broker, the pipeline on Spark and a dashboard.")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-    def update(self, *, force: bool = False) -> None:
-        if self._stack.dashboard_url is not None and "dashboard" not in self._told:
-            self._told.add("dashboard")
-            click.echo(f"The dashboard is at {self._stack.dashboard_url} while the demo runs.")
-        for note in self._notes:
-            click.echo(note)
-        self._notes.clear()
-        if self._run.cancel_result is not None and "sent" not in self._told:
-            self._told.add("sent")
-            click.echo(f"Sent {len(self._run.planned)} delayed messages and cancelled one of them.")
-        for one in self._run.planned:
-            if one.arrivals_ms and one.unique_key not in self._told:
-                self._told.add(one.unique_key)
-                when = f"due {clock_text(one.due_ms)}  arrived {clock_text(one.arrivals_ms[0])}"
-                click.echo(f"{one.delay_ms / 1000:>4g} s  {when}  late {one.lateness_ms} ms")
-        if self._run.awaits_turn and AWAITS_TURN not in self._told:
-            self._told.add(AWAITS_TURN)
-            click.echo(AWAITS_TURN)
-        sys.stdout.flush()
-
-    def summarize(self, problems: list[str]) -> None:
-        for line in summary(self._run, problems):
-            click.echo(line)
+def make_screen(out: TextIO, elapsed_s: Callable[[], float]) -> DemoScreen:
+    """Return a screen with a live line if `out` is a terminal that can draw in place."""
+    if not out.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        return DemoScreen(out, elapsed_s)
+    try:
+        columns = os.get_terminal_size(out.fileno()).columns
+    except OSError:
+        columns = 80
+    return DemoScreen(out, elapsed_s, columns=columns or 80)
 
 
-class DemoTable:
-    """A table that is redrawn in place, only on `update`: drawing takes milliseconds from the receipt of messages."""
+def live_line(messages: DemoMessages, pipeline: str, *, has_bars: bool) -> str:
+    """Return the histogram of the stream's lateness in one line."""
+    total = sum(messages.histogram)
+    if not total:
+        return f"Waiting for the first message of the stream. {pipeline}."
+    names = [*(f"<={bound}" for bound in BOUNDS_MS), f">{BOUNDS_MS[-1]}"]
+    cells = [_cell(name, count, total, has_bars) for name, count in zip(names, messages.histogram, strict=True)]
+    return f"ms late {' '.join(cells)} | {total:,} arrived, worst {messages.worst_ms} ms | {pipeline}"
 
-    def __init__(self, run: Run, stack: Stack, clock: Clock, notes: list[str]) -> None:
-        from rich.console import Console
-        from rich.live import Live
 
-        self._run = run
-        self._stack = stack
-        self._clock = clock
-        self._notes = notes
-        self._console = Console()
-        self._live = Live(console=self._console, auto_refresh=False)
-        self._began_s = clock.monotonic()
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def update(self, *, force: bool = False) -> None:
-        from rich.console import Group
-        from rich.text import Text
-
-        shown: list[object] = [self._parts()]
-        if self._run.planned:
-            shown.append(self._messages())
-        elif self._clock.monotonic() - self._began_s > PATIENT_AFTER_S:
-            shown.append(Text("A first start takes longer: kernels are compiled, Spark's classes are read.", "dim"))
-        if self._run.awaits_turn:
-            shown.append(Text(AWAITS_TURN, "dim"))
-        shown += [Text(note, "dim") for note in self._notes[-3:] if "DIED" in note or "died" in note]
-        self._live.update(Group(*shown), refresh=True)  # type: ignore[arg-type]
-
-    def _parts(self) -> object:
-        from rich.table import Table
-
-        table = Table.grid(padding=(0, 2))
-        for name, state in parts(self._run, self._stack):
-            colour = "yellow" if state.startswith(("starting", "waiting", "down")) else "green"
-            table.add_row(name, f"[{colour}]{state}[/]")
-        return table
-
-    def _messages(self) -> object:
-        from rich.table import Table
-
-        now_ms = self._clock.now_ms()
-        table = Table(title="delayed messages")
-        table.add_column("delay", justify="right")
-        table.add_column("due")
-        table.add_column("arrival")
-        table.add_column("late, ms", justify="right")
-        table.add_column("")
-        for one in self._run.planned:
-            arrival = clock_text(one.arrivals_ms[0]) if one.arrivals_ms else ""
-            late = "" if one.lateness_ms is None else str(one.lateness_ms)
-            table.add_row(f"{one.delay_ms / 1000:g} s", clock_text(one.due_ms), arrival, late, outcome(one, now_ms))
-        return table
-
-    def summarize(self, problems: list[str]) -> None:
-        for line in summary(self._run, problems):
-            self._console.print(line, style="bold red" if problems else "bold green", highlight=False)
+def _cell(name: str, count: int, total: int, has_bars: bool) -> str:
+    bar = "#" * -(-BAR * count // total) if has_bars else ""
+    share = 100 * count / total
+    return f"{name} {bar}{' ' if bar else ''}{'0' if not count else '<1%' if share < 1 else f'{share:.0f}%'}"
