@@ -28,7 +28,7 @@ NEEDED_BYTES: Final = 512 << 20
 SETTLED_MS: Final = 300
 """A late message is explained this long after its arrival, when the machine has been measured."""
 LINES_MAX: Final = 5
-"""Number of explanations during the run. The report has all of them by cause."""
+"""Number of explanations during the run; after them, only that of a new worst lateness. The report has all causes."""
 INTERRUPTED: Final = 130
 
 
@@ -155,10 +155,10 @@ async def _refresh(
     await asyncio.wait((performing,), timeout=LOOK_S)
     late = run.messages.take_late(SystemClock().now_ms() - SETTLED_MS)
     for one in explain(late, machine, burst=run.burst, is_restarting=run.is_restarting):
-        explained.append(one)
-        if len(explained) <= LINES_MAX:
+        if len(explained) < LINES_MAX or one.worst_ms > max(earlier.worst_ms for earlier in explained):
             screen.say(line_of(one))
-    screen.show(live_line(run.messages, run.pipeline_text(), has_bars=screen.is_live))
+        explained.append(one)
+    screen.show(live_line(run.messages, run.pipeline_text(), columns=screen.columns))
 
 
 def _by_cause(explained: list[Explained]) -> list[Explained]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from wheelmq.cli.demo_messages import LATE_MS, DemoKind, DemoMessage
-from wheelmq.cli.times import clock_text
 
 SAMPLE_S: Final = 0.02
 LOAD_MS: Final = 250
@@ -166,11 +165,10 @@ def _text(cause: Cause, worst: DemoMessage, machine: Machine, *, burst: int, is_
     return f"The demo measured no cause; {load}. The log of the broker may have one."
 
 
-def line_of(one: Explained, due_ms: int | None = None) -> str:
-    """Return the line that explains late messages, with the due time of the latest if it is given."""
+def line_of(one: Explained) -> str:
+    """Return the line that explains late messages."""
     those = "1 message was" if one.messages == 1 else f"{one.messages:,} messages were up to"
-    when = "" if due_ms is None else f" at {clock_text(due_ms)}"
-    return f"{those} {one.worst_ms} ms late{when}. {one.text}"
+    return f"{those} {one.worst_ms} ms late. {one.text}"
 
 
 def machine_reader(broker_pid: Callable[[], int | None], now_ms: Callable[[], int]) -> Callable[[], MachineReading]:

@@ -153,5 +153,5 @@ def _name(one: DemoMessage) -> str:
 
 
 def percentile(values: Sequence[int], share: float) -> int:
-    """Return the least of the sorted `values` that the share of them does not exceed; 0 without values."""
+    """Return the value at `share` of the sorted `values`; 0 without values."""
     return values[min(len(values) - 1, int(share * len(values)))] if values else 0

@@ -132,13 +132,24 @@ class DemoRun:
         began_s = self._clock.monotonic()
         burst = [self.messages.add(DemoKind.BURST, due_ms) for _ in range(self.burst)]
         await _in_parallel(lambda one: self._send(producer, one), burst)
+        self._check_time(due_ms)
         took_s = self._clock.monotonic() - began_s
         self._say(f"Sent {self.burst:,} messages in {took_s:.1f} s, all due at {clock_text(due_ms)}.")
         return due_ms
 
     async def _send(self, producer: Producer, one: DemoMessage) -> None:
+        if one.kind is DemoKind.BURST:
+            self._check_time(one.due_ms)
         sent = await producer.send(TOPICS[one.kind], one.body, deliver_at_ms=one.due_ms)
         one.unique_key, one.acknowledged_ms = sent.unique_key, self._clock.now_ms()
+
+    def _check_time(self, due_ms: int) -> None:
+        """Check that the burst is not due yet. Raises StackFailed."""
+        if self._clock.now_ms() >= due_ms:
+            raise StackFailed(
+                "this machine is too busy: the burst was due before the demo was ready. End other programs, and run "
+                "the demo again"
+            )
 
     async def _stream(self, producer: Producer) -> None:
         """Send one message after another until the run is over."""
@@ -156,7 +167,7 @@ class DemoRun:
         doomed = self.messages.of(DemoKind.BURST)[:: max(1, self.burst // CANCELS)][:CANCELS]
         await self._cancel(producer, doomed[::2], "Cancelled")
         await asyncio.sleep(max(0.0, due_ms / 1000 - KILL_BEFORE_S - self._clock.now_ms() / 1000))
-        await self.kill()
+        await self.kill(due_ms)
         await self._cancel(producer, doomed[1::2], "Without the pipeline, cancelled")
         await self._until(DemoKind.BURST, due_ms)
         self._say_burst(due_ms)
@@ -165,22 +176,27 @@ class DemoRun:
         self._is_over.set()
 
     async def _cancel(self, producer: Producer, doomed: Sequence[DemoMessage], text: str) -> None:
-        for one in doomed:
+        async def cancel(one: DemoMessage) -> None:
             one.cancel_result = await producer.cancel(TOPICS[one.kind], one.unique_key, one.due_ms)
+
+        await _in_parallel(cancel, doomed)
+        self._check_time(doomed[0].due_ms)
         done = sum(one.cancel_result is CancelResult.CANCELLED for one in doomed)
         self._say(f"{text} {done} of them by their keys.")
 
-    async def kill(self) -> None:
-        """Kill Spark's JVM. Raises StackFailed if there is none."""
+    async def kill(self, due_ms: int) -> None:
+        """Kill Spark's JVM. Raises StackFailed if there is none, or if the burst is due already."""
         pipeline = self._stack.pipeline
         pid = None if pipeline is None else pipeline.jvm_pid
         if pipeline is None or pid is None:
             raise StackFailed(f"Spark's JVM does not run, so it cannot be killed: see {self._stack.logs}")
         await self.note_metrics()
         self._deaths, self._killed_turn = pipeline.child.deaths, self._turn
-        self.killed_ms = self._clock.now_ms()
+        self._check_time(due_ms)
         os.kill(pid, signal.SIGKILL)
-        self._say(f"KILLED Spark's JVM by SIGKILL (process {pid}), {KILL_BEFORE_S:g} s before the burst.")
+        self.killed_ms = self._clock.now_ms()
+        ahead_s = (due_ms - self.killed_ms) / 1000
+        self._say(f"KILLED Spark's JVM by SIGKILL (process {pid}), {ahead_s:.1f} s before the burst.")
 
     def _say_burst(self, due_ms: int) -> None:
         burst = self.messages.delivered(DemoKind.BURST)

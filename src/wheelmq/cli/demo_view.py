@@ -27,14 +27,10 @@ class DemoScreen:
         """`columns` is the width of the terminal; 0 for a file or a pipe."""
         self._out = out
         self._elapsed_s = elapsed_s
-        self._columns = columns
+        self.columns = columns
         self._shown_s = 0.0
         self._last_note = ""
         self._has_live_line = False
-
-    @property
-    def is_live(self) -> bool:
-        return self._columns > 0
 
     def say(self, text: str) -> None:
         """Print an event."""
@@ -53,8 +49,8 @@ class DemoScreen:
 
     def show(self, line: str) -> None:
         """Draw the live line again. A file or a pipe gets the line every PLAIN_S seconds."""
-        if self.is_live:
-            self._out.write(_CLEAR + line[: self._columns - 1])
+        if self.columns:
+            self._out.write(_CLEAR + line[: self.columns - 1])
             self._out.flush()
             self._has_live_line = True
         elif self._elapsed_s() - self._shown_s >= PLAIN_S:
@@ -85,17 +81,26 @@ def make_screen(out: TextIO, elapsed_s: Callable[[], float]) -> DemoScreen:
     return DemoScreen(out, elapsed_s, columns=columns or 80)
 
 
-def live_line(messages: DemoMessages, pipeline: str, *, has_bars: bool) -> str:
-    """Return the histogram of the stream's lateness in one line."""
+def live_line(messages: DemoMessages, pipeline: str, *, columns: int = 0) -> str:
+    """Return the histogram of the stream's lateness in one line, with bars if they fit into `columns` characters."""
     total = sum(messages.histogram)
     if not total:
         return f"Waiting for the first message of the stream. {pipeline}."
+    with_bars = _histogram(messages, total, pipeline, has_bars=True)
+    return with_bars if len(with_bars) < columns else _histogram(messages, total, pipeline, has_bars=False)
+
+
+def _histogram(messages: DemoMessages, total: int, pipeline: str, *, has_bars: bool) -> str:
     names = [*(f"<={bound}" for bound in BOUNDS_MS), f">{BOUNDS_MS[-1]}"]
-    cells = [_cell(name, count, total, has_bars) for name, count in zip(names, messages.histogram, strict=True)]
-    return f"ms late {' '.join(cells)} | {total:,} arrived, worst {messages.worst_ms} ms | {pipeline}"
+    cells = [
+        _cell(name, count, total, has_bars=has_bars)
+        for name, count in zip(names, messages.histogram, strict=True)
+        if count or name == names[-1]
+    ]
+    return f"ms late: {' '.join(cells)} | {total:,} arrived, worst {messages.worst_ms} ms | {pipeline}"
 
 
-def _cell(name: str, count: int, total: int, has_bars: bool) -> str:
-    bar = "#" * -(-BAR * count // total) if has_bars else ""
+def _cell(name: str, count: int, total: int, *, has_bars: bool) -> str:
+    bar = "#" * -(-BAR * count // total) if has_bars and count else ""
     share = 100 * count / total
-    return f"{name} {bar}{' ' if bar else ''}{'0' if not count else '<1%' if share < 1 else f'{share:.0f}%'}"
+    return " ".join(filter(None, (name, bar, "0" if not count else "<1%" if share < 1 else f"{share:.0f}%")))

@@ -186,7 +186,7 @@ class TestPipeline:
 
     def test_a_missing_jvm_cannot_be_killed(self, run: DemoRun) -> None:
         with pytest.raises(StackFailed, match="Spark's JVM does not run"):
-            asyncio.run(run.kill())
+            asyncio.run(run.kill(DUE + 1))
 
     def test_the_pipeline_restarts_from_the_kill_to_its_first_turn(self, run: DemoRun) -> None:
         times = (DUE - 3001, DUE - 3000, DUE + 5999, DUE + 6000)
@@ -257,19 +257,20 @@ class TestScreen:
             screen.note(text)
         assert out.getvalue() == "  1.0 s  still starting\n  1.0 s  pipeline: died\n"
 
-    @pytest.mark.parametrize(("term", "is_live"), [("xterm", True), ("dumb", False)])
-    def test_only_a_terminal_is_live(self, monkeypatch: pytest.MonkeyPatch, term: str, is_live: bool) -> None:
+    @pytest.mark.parametrize(("term", "columns"), [("xterm", 80), ("dumb", 0)])
+    def test_only_a_terminal_is_live(self, monkeypatch: pytest.MonkeyPatch, term: str, columns: int) -> None:
         monkeypatch.setenv("TERM", term)
-        assert make_screen(Terminal(), lambda: 0.0).is_live is is_live
-        assert not make_screen(io.StringIO(), lambda: 0.0).is_live
+        assert make_screen(Terminal(), lambda: 0.0).columns == columns
+        assert make_screen(io.StringIO(), lambda: 0.0).columns == 0
 
     def test_the_live_line_is_a_histogram(self, messages: DemoMessages) -> None:
-        assert live_line(DemoMessages(), "Spark turns", has_bars=True).startswith("Waiting for the first message")
-        line = "ms late <=1 50% <=2 0 <=5 50% <=10 0 <=20 0 >20 0 | 2 arrived, worst 3 ms | Spark turns"
-        assert live_line(messages, "Spark turns", has_bars=False) == line
-        assert "<=1 ##### 50% <=2 0" in live_line(messages, "Spark turns", has_bars=True)
+        assert live_line(DemoMessages(), "Spark turns").startswith("Waiting for the first message")
+        line = "ms late: <=1 50% <=5 50% >20 0 | 2 arrived, worst 3 ms | Spark turns"
+        assert live_line(messages, "Spark turns") == line
+        assert live_line(messages, "Spark turns", columns=81) == line.replace("50%", "##### 50%")
+        assert live_line(messages, "Spark turns", columns=80) == line
         messages.histogram[0] = 1000
-        assert "<=1 ########## 100% <=2 0 <=5 # <1%" in live_line(messages, "", has_bars=True)
+        assert live_line(messages, "", columns=80).startswith("ms late: <=1 ########## 100% <=5 # <1% >20 0 |")
 
 
 class TestFolder:

@@ -110,6 +110,14 @@ async def _fail(*_: object) -> None:
     raise StackFailed("the broker cannot run")
 
 
+def test_a_machine_that_is_too_slow_for_the_burst_ends_the_run(
+    servers: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_run, "AHEAD_S", -2.0)
+    with pytest.raises(StackFailed, match="this machine is too busy"):
+        performed(servers, tmp_path, [])
+
+
 def test_an_error_ends_all_acts(servers: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DemoRun, "kill", _fail)
     with pytest.raises(StackFailed, match="the broker cannot run"):
