@@ -224,8 +224,9 @@ class DemoRun:
 
     def _has_turned(self) -> bool:
         pipeline = self._stack.pipeline
-        is_new = pipeline is not None and pipeline.child.deaths > self._deaths
-        return is_new and pipeline.state is PipelineState.TURNING and self._turn > self._killed_turn
+        if pipeline is None or pipeline.child.deaths <= self._deaths:
+            return False
+        return pipeline.state is PipelineState.TURNING and self._turn > self._killed_turn
 
     async def _until(self, kind: DemoKind, due_ms: int) -> None:
         """Wait until all messages of a kind have arrived, at most PATIENCE_S after the last due time."""
