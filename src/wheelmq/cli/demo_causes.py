@@ -53,7 +53,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Explained:
-    """Late messages with the same cause. The text describes the latest one."""
+    """Late messages with the same cause. The text is a clause about the latest one."""
 
     cause: Cause
     worst_ms: int
@@ -137,38 +137,35 @@ def cause_of(message: DemoMessage, machine: Machine) -> Cause:
 
 
 def _text(cause: Cause, worst: DemoMessage, machine: Machine, *, burst: int, is_restarting: bool) -> str:
-    """Return a sentence with the measured times of a late message."""
+    """Return a clause with the measured times of a late message."""
     released_ms, received_ms = worst.arrivals[0]
     moved = machine.between(worst.due_ms, received_ms)
     times = MachineReading(*(min(time, worst.lateness_ms) for time in moved))  # a reading covers more than the lateness
     share = machine.busy_share(worst.due_ms, received_ms)
-    load = f"{100 * share:.0f} % of the processors were busy{', and Spark was starting' if is_restarting else ''}"
+    load = f"(processors {100 * share:.0f} % busy{', Spark starting' if is_restarting else ''})"
     match cause:
         case Cause.SENT_LATE:
-            late_ms = worst.acknowledged_ms - worst.due_ms
-            return f"The broker acknowledged it only {late_ms} ms after its due time; {load}."
+            return f"the broker acknowledged it {worst.acknowledged_ms - worst.due_ms} ms after its due time {load}"
         case Cause.BURST:
-            return (
-                f"The broker needed {released_ms - worst.due_ms} ms. The rest is one consumer in Python that receives "
-                f"{burst:,} messages."
-            )
+            at_broker_ms = released_ms - worst.due_ms
+            return f"the broker needed {at_broker_ms} ms; one consumer in Python receives all {burst:,} messages"
         case Cause.BROKER_WAITED:
-            return f"The broker waited {times.broker_waits:.0f} ms for a processor; {load}."
+            return f"the broker waited {times.broker_waits:.0f} ms for a processor {load}"
         case Cause.CONSUMER_WAITED:
-            return f"The consumer waited {times.consumer_waits:.0f} ms for a processor; {load}."
+            return f"the consumer waited {times.consumer_waits:.0f} ms for a processor {load}"
         case Cause.BROKER_RAN:
-            return f"The broker worked on other messages for {times.broker_runs:.0f} ms; {load}."
+            return f"the broker worked on other messages for {times.broker_runs:.0f} ms {load}"
         case Cause.CONSUMER_RAN:
-            return f"The consumer worked on other messages for {times.consumer_runs:.0f} ms; {load}."
+            return f"the consumer worked on other messages for {times.consumer_runs:.0f} ms {load}"
         case Cause.MACHINE_BUSY:
-            return f"The machine was busy: {load}."
-    return f"The demo measured no cause; {load}. The log of the broker may have one."
+            return f"the machine was busy {load}"
+    return f"no measured cause {load}; see the log of the broker"
 
 
 def line_of(one: Explained) -> str:
     """Return the line that explains late messages."""
     those = "1 message was" if one.messages == 1 else f"{one.messages:,} messages were up to"
-    return f"{those} {one.worst_ms} ms late. {one.text}"
+    return f"{those} {one.worst_ms} ms late: {one.text}"
 
 
 def machine_reader(broker_pid: Callable[[], int | None], now_ms: Callable[[], int]) -> Callable[[], MachineReading]:

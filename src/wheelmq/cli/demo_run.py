@@ -182,7 +182,7 @@ class DemoRun:
         await _in_parallel(cancel, doomed)
         self._check_time(doomed[0].due_ms)
         done = sum(one.cancel_result is CancelResult.CANCELLED for one in doomed)
-        self._say(f"{text} {done} of them by their keys.")
+        self._say(f"{text} {done} messages of the burst by their keys.")
 
     async def kill(self, due_ms: int) -> None:
         """Kill Spark's JVM. Raises StackFailed if there is none, or if the burst is due already."""
@@ -204,8 +204,8 @@ class DemoRun:
             released_ms = max(one.arrivals[0].released_ms for one in burst) - due_ms
             received_ms = max(one.lateness_ms for one in burst)
             self._say(
-                f"The burst was due: {len(burst):,} messages. The last one was in its topic after {released_ms} ms, "
-                f"and at the consumer after {received_ms} ms."
+                f"The burst of {len(burst):,} was due: its last message was in the topic after {released_ms} ms, "
+                f"at the consumer after {received_ms} ms."
             )
 
     async def wait_for_pipeline(self) -> None:

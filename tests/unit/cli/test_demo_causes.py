@@ -93,20 +93,20 @@ def test_messages_of_one_cause_are_explained_by_the_latest() -> None:
 def test_the_explanation_has_the_measured_times() -> None:
     waited = LOADED._replace(broker_waits=0.75)
     text = explained(late(40, 40), per_ms=waited, is_restarting=True)[0].text
-    assert text == "The broker waited 40 ms for a processor; 95 % of the processors were busy, and Spark was starting."
-    assert explained(late(40, 40), per_ms=waited)[0].text.endswith("95 % of the processors were busy.")
+    assert text == "the broker waited 40 ms for a processor (processors 95 % busy, Spark starting)"
+    assert explained(late(40, 40), per_ms=waited)[0].text.endswith("(processors 95 % busy)")
     burst = explained(late(2, 300, DemoKind.BURST), per_ms=IDLE)[0].text
-    assert burst == "The broker needed 2 ms. The rest is one consumer in Python that receives 5,000 messages."
+    assert burst == "the broker needed 2 ms; one consumer in Python receives all 5,000 messages"
     sent = explained(late(80, 82, acknowledged_ms=79), per_ms=IDLE)[0].text
-    assert sent.startswith("The broker acknowledged it only 79 ms after its due time; 20 %")
+    assert sent == "the broker acknowledged it 79 ms after its due time (processors 20 % busy)"
 
 
 @pytest.mark.parametrize(
     ("messages", "line"),
-    [(1, "1 message was 34 ms late. Why."), (2000, "2,000 messages were up to 34 ms late. Why.")],
+    [(1, "1 message was 34 ms late: why"), (2000, "2,000 messages were up to 34 ms late: why")],
 )
 def test_a_line_counts_the_messages(messages: int, line: str) -> None:
-    assert line_of(Explained(Cause.UNKNOWN, 34, messages, "Why.")) == line
+    assert line_of(Explained(Cause.UNKNOWN, 34, messages, "why")) == line
 
 
 def test_this_machine_is_read() -> None:
