@@ -201,8 +201,7 @@ class TestReport:
         text = "\n".join(report(run, [], []))
         assert "RESULT: 5 messages arrived, each once and none early. None was lost." in text
         assert (
-            "burst     3 due at one millisecond: the last one in its topic after 1 ms, at the consumer after 9 ms"
-            in text
+            "burst     3 due at one millisecond: last one in its topic after 1 ms, at the consumer after 9 ms" in text
         )
         assert "stream    2 messages: lateness p50 3 ms, p99 3 ms, worst 3 ms at the consumer" in text
         assert "Spark     away for 9.0 s; 5 messages were due meanwhile" in text
