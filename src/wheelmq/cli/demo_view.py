@@ -15,6 +15,8 @@ LOOK_S: Final = 0.2
 """Interval of the live line on a terminal."""
 PLAIN_S: Final = 5.0
 """Interval of the same line in a file or a pipe."""
+AGAIN_S: Final = 30.0
+"""Interval of a note that repeats, such as that of a long start."""
 BAR: Final = 10
 """Characters of the longest bar."""
 _CLEAR: Final = "\r\x1b[K"
@@ -29,7 +31,7 @@ class DemoScreen:
         self._elapsed_s = elapsed_s
         self.columns = columns
         self._shown_s = 0.0
-        self._last_note = ""
+        self._noted_s: dict[str, float] = {}
         self._has_live_line = False
 
     def say(self, text: str) -> None:
@@ -37,10 +39,10 @@ class DemoScreen:
         self._print(f"{self._elapsed_s():5.1f} s  {text}")
 
     def note(self, text: str) -> None:
-        """Print the first line of a text about a part, unless it is the same as the last one."""
-        first = text.partition("\n")[0]
-        if first != self._last_note:
-            self._last_note = first
+        """Print the first line of a text about a part, and the same line again only after AGAIN_S."""
+        first, now_s = text.partition("\n")[0], self._elapsed_s()
+        if now_s - self._noted_s.get(first, -AGAIN_S) >= AGAIN_S:
+            self._noted_s[first] = now_s
             self.say(first)
 
     def print_lines(self, lines: Sequence[str]) -> None:

@@ -250,12 +250,12 @@ class TestScreen:
         screen.say("end")
         assert out.getvalue() == "\r\x1b[K12345" + "\r\x1b[K" + "  1.0 s  end\n"
 
-    def test_a_repeated_note_is_printed_once_without_the_end_of_a_log(self) -> None:
-        out = io.StringIO()
-        screen = DemoScreen(out, lambda: 1.0)
-        for text in ("still starting", "still starting", "pipeline: died\n  | a log line"):
+    def test_a_repeated_note_is_printed_after_a_while_without_the_end_of_a_log(self) -> None:
+        out, times = io.StringIO(), iter((1.0, 1.0, 2.0, 2.0, 30.0, 31.0, 31.0))
+        screen = DemoScreen(out, lambda: next(times))
+        for text in ("starting", "died\n  | a log line", "starting", "starting"):
             screen.note(text)
-        assert out.getvalue() == "  1.0 s  still starting\n  1.0 s  pipeline: died\n"
+        assert out.getvalue() == "  1.0 s  starting\n  2.0 s  died\n 31.0 s  starting\n"
 
     @pytest.mark.parametrize(("term", "columns"), [("xterm", 80), ("dumb", 0)])
     def test_only_a_terminal_is_live(self, monkeypatch: pytest.MonkeyPatch, term: str, columns: int) -> None:
