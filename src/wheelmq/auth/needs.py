@@ -277,6 +277,11 @@ def _batch_topics(raw: bytes) -> Iterator[Right]:
         yield topic_right(name, PUB_ACTIONS)
 
 
+def _layout_topics(raw: bytes) -> Iterator[Right]:
+    for name in bodies.read(raw, bodies.BatchQueues).topics:
+        yield topic_right(name, PUB_ACTIONS)
+
+
 _CREATE: Final = frozenset({Action.CREATE})
 _CREATE_OR_UPDATE: Final = frozenset({Action.CREATE, Action.UPDATE})
 
@@ -286,6 +291,7 @@ CLIENT_CHECK: Final = in_body("Group and topic: Sub", _client_check)
 ASSIGNMENT: Final = in_body("Group and topic: Sub", _assignment)
 ACKS: Final = in_body("Group and topic of each message: Sub", _acks)
 BATCH_TOPICS: Final = in_body("Topic of each part: Pub", _batch_topics)
+LAYOUT_TOPICS: Final = in_body("Topic of the layout: Pub", _layout_topics)
 CREATED_TOPICS: Final = in_body("Topic of each config: Create", _created_topics)
 CREATED_GROUP: Final = in_body("Group of the config: Create or Update", _created_group)
 CREATED_GROUPS: Final = in_body("Group of each config: Create or Update", _created_groups)

@@ -15,6 +15,7 @@ from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.batches.batches import Batches
+from wheelmq.broker.batches.layouts import BatchLayouts
 from wheelmq.broker.batches.spool import Spool
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.context import Context
@@ -197,6 +198,7 @@ class Parts:
             self.puts,
             Spool(self.disk, self.paths),
             self.holds,
+            layouts=BatchLayouts(self.disk, self.paths),
             durability=self.durability,
             role=self.role,
             settings=self.settings,

@@ -30,6 +30,7 @@ BODIES: Final[dict[Code, Any]] = {
     Code.WMQ_BATCH_COMMIT: {
         "parts": [{"part": 0, "attempt": 0, "topic": TOPIC, "chunks": 1, "rows": 1, "crc": 0}],
     },
+    Code.WMQ_BATCH_LAYOUT: {"topics": {TOPIC: {"broker-a": 4}}},
     Code.CHECK_CLIENT_CONFIG: {"clientId": "c", "group": GROUP, "subscriptionData": SUBSCRIPTION},
     Code.LOCK_BATCH_MQ: {"clientId": "c", "consumerGroup": GROUP, "mqSet": [QUEUE]},
     Code.UNLOCK_BATCH_MQ: {"clientId": "c", "consumerGroup": GROUP, "mqSet": [QUEUE]},

@@ -14,12 +14,14 @@ import pytest
 from wheelmq.auth.policies import Action
 from wheelmq.auth.rules import RULES
 from wheelmq.broker.batches import batches as module
+from wheelmq.broker.batches import layouts
+from wheelmq.broker.handlers import batches as handlers
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.batch import BatchPart, UploadedRow, encode_row
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import BatchCommitHeader, BatchUploadHeader
+from wheelmq.formats.wire.headers import BatchCommitHeader, BatchLayoutHeader, BatchUploadHeader
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.stops import Died, Stops
 
@@ -68,6 +70,15 @@ class Sink:
         while asked.answer is None:
             self.harness.advance_to_next()
         return asked.answer
+
+    def ask_layout(self, topics: dict[str, dict[str, int]], *, batch: int = 0, job: str = JOB) -> Command:
+        """Save the layout of a batch, or look it up without topics."""
+        header = BatchLayoutHeader(job=job, batch=batch)
+        body = bodies.write(bodies.BatchQueues(topics=topics))
+        return self.harness.ask(Command(code=RequestCode.WMQ_BATCH_LAYOUT, ext=headers.write(header), body=body))
+
+    def layout(self, batch: int = 0, job: str = JOB) -> dict[str, dict[str, int]]:
+        return bodies.read(self.ask_layout({}, batch=batch, job=job).body, bodies.BatchQueues).topics
 
     def bodies(self) -> list[list[bytes]]:
         """Return the bodies of rows in each queue."""
@@ -290,6 +301,80 @@ class TestCommits:
             assert other.code == ResponseCode.INVALID_PARAMETER and "gave other rows" in (other.remark or "")
             assert sink.commit(sink.upload(0, 2, rows_of(range(10)))).ext["rows"] == "10"
             assert sink.bodies() == expected(range(10))
+
+
+class TestLayouts:
+    ONE = {"T": {"a": 4, "b": 4}}
+    OTHER = {"T": {"a": 4}}
+
+    def test_the_first_layout_of_a_batch_counts(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            sink = Sink(harness)
+            assert sink.layout() == {}
+            for topics in (self.ONE, self.OTHER):
+                answer = sink.ask_layout(topics)
+                assert answer.code == ResponseCode.SUCCESS and "rows" not in answer.ext
+                assert bodies.read(answer.body, bodies.BatchQueues).topics == self.ONE
+            assert sink.layout() == self.ONE and sink.layout(batch=1) == {} == sink.layout(job="other")
+
+    @pytest.mark.parametrize("loses", ["nothing", "kill", "power"])
+    def test_a_layout_survives_a_restart(self, tmp_path: Path, loses: str) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            sink = Sink(harness)
+            harness.advance(1000)
+            sink.ask_layout(self.ONE)
+            if loses == "nothing":
+                harness.restart()
+            else:
+                harness.crash() if loses == "kill" else harness.cut_power()
+                harness.start()
+            assert sink.layout() == self.ONE
+
+    def test_a_layout_replaces_that_of_an_earlier_batch(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            sink = Sink(harness)
+            sink.ask_layout(self.ONE)
+            sink.ask_layout(self.OTHER, batch=1)
+            assert sink.layout(batch=1) == self.OTHER and sink.layout() == {}
+            answer = sink.ask_layout(self.ONE)
+            assert answer.code == ResponseCode.INVALID_PARAMETER and "is at batch 1 here" in (answer.remark or "")
+            assert sink.layout(batch=1) == self.OTHER
+
+    def test_a_repeated_layout_returns_the_rows_of_the_decision(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            sink = Sink(harness)
+            sink.ask_layout(self.ONE)
+            assert "rows" not in sink.ask_layout(self.ONE).ext
+            sink.commit(sink.upload(0, 0, rows_of(range(6))))
+            assert sink.ask_layout(self.ONE).ext["rows"] == "6"
+            harness.restart()
+            assert sink.ask_layout(self.ONE).ext["rows"] == "6"
+
+    def test_the_oldest_jobs_are_forgotten(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(layouts, "LAYOUTS_MAX", 2)
+        with BrokerHarness(tmp_path) as harness:
+            sink = Sink(harness)
+            for job, batch in (("a", 0), ("b", 0), ("a", 1), ("c", 0)):
+                sink.ask_layout(self.ONE, job=job, batch=batch)
+            harness.restart()
+            assert [sink.layout(1, "a"), sink.layout(0, "b"), sink.layout(0, "c")] == [self.ONE, {}, self.ONE]
+
+    def test_a_file_that_cannot_be_read_is_no_layout(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            sink = Sink(harness)
+            sink.ask_layout(self.ONE)
+            (file,) = (tmp_path / "batchlayouts").iterdir()
+            file.write_bytes(b"{")
+            harness.restart()
+            assert sink.layout() == {}
+
+    def test_bad_layouts_are_rejected(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(handlers, "LAYOUT_BYTES_MAX", 100)
+        with BrokerHarness(tmp_path) as harness:
+            sink = Sink(harness)
+            for topics in ({"../T": {"a": 1}}, {"T": {"a" * 100: 1}}):
+                assert sink.ask_layout(topics).code == ResponseCode.INVALID_PARAMETER
+            assert sink.layout() == {}
 
 
 def test_a_commit_needs_the_right_to_send_to_each_topic() -> None:

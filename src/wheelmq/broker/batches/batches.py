@@ -16,6 +16,7 @@ from typing import Final
 from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.answers import Deferred, Given, PeerError, reply
 from wheelmq.broker.background_jobs import run_in_background
+from wheelmq.broker.batches.layouts import BatchLayouts
 from wheelmq.broker.batches.marks import find_progress, mark_message
 from wheelmq.broker.batches.spool import Spool, UploadWrong
 from wheelmq.broker.durability import Durability
@@ -104,6 +105,7 @@ class Batches:
         spool: Spool,
         holds: Holds,
         *,
+        layouts: BatchLayouts,
         durability: Durability,
         role: Role,
         settings: BrokerSettings,
@@ -111,6 +113,7 @@ class Batches:
         worker: Worker,
     ) -> None:
         """Take up the decided batches of the spool."""
+        self.layouts = layouts
         self._store, self._puts, self._spool, self._holds = store, puts, spool, holds
         self._durability, self._role, self._settings = durability, role, settings
         self._clock, self._worker = clock, worker
@@ -125,6 +128,14 @@ class Batches:
     def find(self, batch: BatchId) -> Batch | int | None:
         """Return a batch that is open, or the number of rows of a complete one, or None."""
         return self._open.get(batch) or self._done.get(batch)
+
+    def decided_rows(self, batch: BatchId) -> int | None:
+        """Return the number of rows of a batch that is decided, by memory or by the log. None for any other batch."""
+        found = self.find(batch)
+        if found is None:
+            progress = find_progress(self._store, batch)
+            return None if progress is None else progress.rows
+        return found if isinstance(found, int) else found.decision.rows
 
     # Uploads -------------------------------------------------------------------------------------------------------
 

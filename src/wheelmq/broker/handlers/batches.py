@@ -1,4 +1,4 @@
-"""WMQ_BATCH_UPLOAD, WMQ_BATCH_COMMIT: the batches of a sink that delivers each row once (docs/formats/batches.md)."""
+"""WMQ_BATCH_UPLOAD, _COMMIT, _LAYOUT: the batches of a sink that delivers each row once (docs/formats/batches.md)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,29 @@ from typing import Any, Final
 
 from wheelmq.broker.answers import Answer, PeerError, reply, run_on_worker
 from wheelmq.broker.batches.batches import Batch, Batches, Phase
+from wheelmq.broker.batches.layouts import LayoutOutdated
 from wheelmq.broker.context import Context
 from wheelmq.broker.handler_table import HandlerTable
 from wheelmq.broker.puts import check_writable
 from wheelmq.broker.request import Request
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.batch import BatchDecision, BatchId, BatchPart, RowsWrong, UploadedChunk, UploadedRow, rows_of
+from wheelmq.formats.disk.batch import (
+    BatchDecision,
+    BatchId,
+    BatchLayout,
+    BatchPart,
+    RowsWrong,
+    UploadedChunk,
+    UploadedRow,
+    rows_of,
+)
 from wheelmq.formats.java import java_boolean
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.bodies import PERM_WRITE
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import BatchCommitHeader, BatchUploadHeader
+from wheelmq.formats.wire.headers import BatchCommitHeader, BatchLayoutHeader, BatchUploadHeader
 
 CHUNK_BYTES_MAX: Final = 5 << 20
 CHUNK_ROWS_MAX: Final = 512
@@ -27,6 +37,7 @@ JOB_CHARS_MAX: Final = 255
 PARTS_MAX: Final = 100_000
 CHUNKS_MAX: Final = 100_000
 WAIT_MS_MAX: Final = 30_000
+LAYOUT_BYTES_MAX: Final = 1 << 20
 _UNFIT: Final = (props.TIMER_DEL_UNIQKEY, props.DELAY_IN_SECONDS, props.INNER_NUM)
 """Properties of cancels, blocks and inner batches."""
 
@@ -87,10 +98,45 @@ def commit(request: Request, context: Context, batches: Batches) -> Answer:
     return context.holds.wait(request, batch, min(max(0, header.timeout_ms), WAIT_MS_MAX), attempt)
 
 
+@HANDLERS.serves(RequestCode.WMQ_BATCH_LAYOUT)
+def layout(request: Request, context: Context, batches: Batches) -> Answer:
+    """Save the layout of a batch, if the body has one, and return the saved one. The first layout counts.
+
+    `rows` is the number of rows of a batch that the broker has decided.
+    """
+    _check_open(context)
+    header = request.header(BatchLayoutHeader)
+    batch = _batch(header.job, header.batch)
+    topics = bodies.read(request.body, bodies.BatchQueues).topics
+    if not topics:
+        found = batches.layouts.find(batch)
+        return reply(body=bodies.write(bodies.BatchQueues(topics={} if found is None else found.topics)))
+    if len(request.body) > LAYOUT_BYTES_MAX:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, f"a layout has at most {LAYOUT_BYTES_MAX} bytes")
+    for topic in topics:
+        problem = names.topic_problem(topic)
+        if problem is not None:
+            raise PeerError(ResponseCode.INVALID_PARAMETER, problem)
+    asked = BatchLayout(job=header.job, batch=header.batch, topics=topics)
+    rows = batches.decided_rows(batch) if batches.layouts.find(batch) else None
+    try:
+        saved, job = batches.layouts.save_job(asked)
+    except LayoutOutdated as error:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+
+    def make(result: Any) -> Command:
+        if isinstance(result, Exception):
+            return reply(ResponseCode.SYSTEM_ERROR, f"the layout was not saved: {result}")
+        return reply(body=bodies.write(bodies.BatchQueues(topics=saved.topics)), rows=rows)
+
+    answer = run_on_worker(context.workers.background, job, make)
+    return context.holds.with_deadline(request, answer, context.settings.requests.response_timeout_ms, _late)
+
+
 def _unfinished(found: Batch) -> Command:
     problem = f": {found.problem}" if found.problem else ""
     remark = f"{found.done or 0} of {found.decision.rows} rows are in the log{problem}. Commit the batch again"
-    return reply(ResponseCode.SYSTEM_BUSY, remark)
+    return reply(ResponseCode.SYSTEM_BUSY, remark, rows=found.done or 0)
 
 
 def _check_open(context: Context) -> None:
@@ -161,4 +207,4 @@ def _row_problem(context: Context, row: UploadedRow, queues: int) -> str | None:
 
 
 def _late() -> Command:
-    return reply(ResponseCode.SYSTEM_BUSY, "the disk did not save the chunk in time")
+    return reply(ResponseCode.SYSTEM_BUSY, "the disk did not save the upload in time")

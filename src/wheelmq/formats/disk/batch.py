@@ -40,6 +40,11 @@ class BatchId(NamedTuple):
         return f"{self.job}/{self.number}"
 
 
+def job_key(job: str) -> str:
+    """Return the name of the file of a job."""
+    return hashlib.blake2b(job.encode(), digest_size=12).hexdigest()
+
+
 class UploadedRow(NamedTuple):
     queue_id: int
     body: bytes
@@ -80,6 +85,18 @@ class BatchDecision(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)
+
+
+class BatchLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """The queues over which a sink distributes the rows of a batch. A repeated batch has the same layout.
+
+    Otherwise a row whose first broker has committed it could go to another broker, too.
+    """
+
+    job: str
+    batch: int
+    topics: dict[str, dict[str, int]]
+    """The number of queues at each broker, by topic and name of the broker."""
 
 
 class BatchMark(msgspec.Struct, frozen=True, kw_only=True):

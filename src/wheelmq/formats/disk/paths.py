@@ -75,6 +75,11 @@ class StorePaths:
         return self.root / "batches"
 
     @property
+    def batch_layouts(self) -> Path:
+        """Ours: a file for each job with the layout of its last batch (see BatchLayout)."""
+        return self.root / "batchlayouts"
+
+    @property
     def epochs(self) -> Path:
         """The epochs of the log, each with its first position (RocketMQ: epochFileCheckpoint)."""
         return self.root / "epochFileCheckpoint"

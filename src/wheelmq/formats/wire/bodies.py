@@ -305,6 +305,13 @@ class BatchParts(Body):
     parts: list[BatchPart] = []
 
 
+class BatchQueues(Body):
+    """WMQ_BATCH_LAYOUT: the queues that can get rows of a batch. Without a topic there is no layout."""
+
+    topics: dict[str, dict[str, int]] = {}
+    """The number of queues at each broker, by topic and name of the broker."""
+
+
 class ClusterInfo(Body):
     """GET_BROKER_CLUSTER_INFO."""
 

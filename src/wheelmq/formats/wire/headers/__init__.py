@@ -18,7 +18,7 @@ from wheelmq.formats.wire.headers.base import (
     texts,
     write,
 )
-from wheelmq.formats.wire.headers.batches import BatchCommitHeader, BatchUploadHeader
+from wheelmq.formats.wire.headers.batches import BatchCommitHeader, BatchLayoutHeader, BatchUploadHeader
 from wheelmq.formats.wire.headers.clients import (
     BrokerConsumeStatsHeader,
     ClientOfGroupHeader,
@@ -106,6 +106,7 @@ __all__ = [
     "VERSION_WITH_MAX_TIMES",
     "AclFilterHeader",
     "BatchCommitHeader",
+    "BatchLayoutHeader",
     "BatchUploadHeader",
     "BlocksHeader",
     "BrokerAddressHeader",

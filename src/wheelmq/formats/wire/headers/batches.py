@@ -22,3 +22,10 @@ class BatchCommitHeader(Header):
     job: str
     batch: Int64
     timeout_ms: Int64 = 0
+
+
+class BatchLayoutHeader(Header):
+    """WMQ_BATCH_LAYOUT: the batch whose layout is saved or returned."""
+
+    job: str
+    batch: Int64
