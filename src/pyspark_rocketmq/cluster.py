@@ -20,7 +20,7 @@ from pyspark_rocketmq.options import ChosenTopics, ConnectionOptions, Filter
 from wheelmq.formats import names
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import administration, bodies, headers, queue_tables
-from wheelmq.formats.wire.bodies import PERM_READ, BodyError, ClientCheck, ClusterInfo, Route
+from wheelmq.formats.wire.bodies import PERM_READ, PERM_WRITE, BodyError, ClientCheck, ClusterInfo, QueueData, Route
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
@@ -75,7 +75,7 @@ class Cluster:
         if chosen.pattern is None:
             return list(chosen.names)
         answer = self._ask_names(Command(code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
-        known = _read(answer, administration.TopicList).topic_list
+        known = read_body(answer, administration.TopicList).topic_list
         pattern = re.compile(chosen.pattern)
         matching = {topic for topic in known if pattern.fullmatch(topic)}
         servers = self._clusters() if matching else ClusterInfo()
@@ -84,32 +84,46 @@ class Cluster:
 
     def queues(self, topic: str) -> list[Queue]:
         """Return the readable queues of `topic`. Raises TopicGone, BrokerError."""
-        answer = self._ask_names(Command(code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic}), topic)
-        route = _read(answer, Route)
-        masters = bodies.masters(route.broker_datas)
-        self._masters |= masters
         return [
             Queue(topic, data.broker_name, number)
-            for data in route.queue_datas
-            if data.perm & PERM_READ and data.broker_name in masters
+            for data in self._route(topic)
+            if data.perm & PERM_READ
             for number in range(data.read_queue_nums)
         ]
+
+    def writable(self, topic: str) -> dict[str, int]:
+        """Return the number of writable queues of `topic` at each broker. Raises TopicGone, BrokerError."""
+        return {
+            data.broker_name: data.write_queue_nums
+            for data in self._route(topic)
+            if data.perm & PERM_WRITE and data.write_queue_nums
+        }
+
+    def _route(self, topic: str) -> list[QueueData]:
+        """Return the queues of `topic` at each broker with a registered master."""
+        answer = self._ask_names(Command(code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic}), topic)
+        route = read_body(answer, Route)
+        masters = bodies.masters(route.broker_datas)
+        self._masters |= masters
+        return [data for data in route.queue_datas if data.broker_name in masters]
 
     def spans(self, topic: str, broker: str) -> dict[Queue, OffsetSpan]:
         """Return the first and the end offset of each queue of `topic` at `broker`. Raises BrokerError."""
         request = Command(code=RequestCode.GET_TOPIC_STATS_INFO, ext=headers.write(headers.TopicHeader(topic=topic)))
-        stats = _read(self.ask(broker, request), administration.TopicStats).offset_table
+        stats = read_body(self.ask(broker, request), administration.TopicStats).offset_table
         return {
             Queue(topic, broker, name.queue_id): OffsetSpan(max(0, span.min_offset), max(0, span.max_offset))
             for name, span in queue_tables.by_queue(stats).items()
         }
 
     def registered(self) -> set[str]:
-        """Return the names of all brokers with a registered master. Raises BrokerError."""
-        return set(bodies.masters(self._clusters().broker_addr_table.values()))
+        """Return the names of all brokers with a registered master, and learn its address. Raises BrokerError."""
+        masters = bodies.masters(self._clusters().broker_addr_table.values())
+        self._masters |= masters
+        return set(masters)
 
     def _clusters(self) -> ClusterInfo:
-        return _read(self._ask_names(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO)), ClusterInfo)
+        return read_body(self._ask_names(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO)), ClusterInfo)
 
     def offset_at(self, queue: Queue, time_ms: Millis) -> int:
         """Return the queue offset of the first message that was stored at `time_ms` or later."""
@@ -223,7 +237,7 @@ def _accepted(answer: Command, server: str) -> Command:
 def rejected(answer: Command, server: str) -> BrokerError:
     """Return the error for an answer with a code other than SUCCESS, with a remedy if there is a known one."""
     remedy = access_remedy(answer) or _REMEDIES.get(answer.code, "")
-    return BrokerError(f"{server} rejects a request: {Refused(answer)}{'. ' + remedy if remedy else ''}")
+    return BrokerError(f"{server} rejects a request: {Refused(answer)}{'. ' + remedy if remedy else ''}", answer)
 
 
 def access_remedy(answer: Command) -> str:
@@ -233,7 +247,8 @@ def access_remedy(answer: Command) -> str:
     return ""
 
 
-def _read(answer: Command, body: type[B]) -> B:
+def read_body(answer: Command, body: type[B]) -> B:
+    """Return the body of an answer. Raises BrokerError."""
     try:
         return bodies.read(answer.body, body)
     except (BodyError, msgspec.DecodeError) as error:

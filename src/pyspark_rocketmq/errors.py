@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wheelmq.formats.wire.frame import Command
+
 
 class OptionError(ValueError):
     """An option, a schema or a value is wrong."""
@@ -13,6 +18,11 @@ class DataLossError(RuntimeError):
 
 class BrokerError(RuntimeError):
     """A server does not answer, or rejects a request of the connector."""
+
+    def __init__(self, text: str, answer: Command | None = None) -> None:
+        super().__init__(text)
+        self.answer = answer
+        """The answer that rejects the request; None without one."""
 
 
 class SilentBroker(BrokerError):

@@ -46,6 +46,13 @@ DEFAULT_GROUP: Final = "PYSPARK_ROCKETMQ"
 BODY_BYTES_MAX: Final = 4 << 20
 TRIGGER_DELAY_MAX_MS: Final = 15 * 60_000
 
+AT_LEAST_ONCE: Final = "at-least-once"
+EXACTLY_ONCE: Final = "exactly-once"
+UPLOADED_BODY_BYTES_MAX: Final = (5 << 20) - (64 << 10)
+"""The largest body in an upload of 5 MiB, the limit of brokers, beside its properties."""
+JOB_CHARS_MAX: Final = 255
+"""The longest name of a job that brokers accept."""
+
 Place = int | dict[Queue, int] | str
 """A start or an end: EARLIEST or LATEST, offsets by queue, or GROUP."""
 GROUP: Final = "group"
@@ -121,6 +128,8 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes_max: int = BODY_BYTES_MAX
     delivers_past: bool = False
     """Whether rows with a past due time are delivered at once. Otherwise they are errors."""
+    is_exactly_once: bool = False
+    """Whether rows become visible by a commit, each once. Only brokers of WheelMQ have this."""
 
 
 class _OptionReader:
@@ -215,17 +224,31 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     past = read.text("pastDeliverTime") or "fail"
     if past not in ("fail", "deliver"):
         raise OptionError(f"pastDeliverTime is {past!r}: write fail, or deliver to send such rows at once")
-    guarantee = read.text("guarantee") or "atLeastOnce"
-    if guarantee.lower() != "atleastonce":
-        raise OptionError(f"guarantee is {guarantee!r}: this version has only atLeastOnce")
-    return SinkOptions(
+    found = SinkOptions(
         connection=_connection(read),
         topic=topic,
         producer_group=group,
         job_id=read.text("jobId"),
         body_bytes_max=read.count("maxBodyBytes", BODY_BYTES_MAX) or BODY_BYTES_MAX,
         delivers_past=past == "deliver",
+        is_exactly_once=_is_exactly_once(read),
     )
+    if found.is_exactly_once:
+        if found.body_bytes_max > UPLOADED_BODY_BYTES_MAX:
+            raise OptionError(
+                f"maxBodyBytes is {found.body_bytes_max}, and guarantee is exactly-once: lower it to at most "
+                f"{UPLOADED_BODY_BYTES_MAX}, the largest body of an upload"
+            )
+        if found.job_id is not None and len(found.job_id) > JOB_CHARS_MAX:
+            raise OptionError(f"jobId has {len(found.job_id)} characters: shorten it to at most {JOB_CHARS_MAX}")
+    return found
+
+
+def _is_exactly_once(read: _OptionReader) -> bool:
+    guarantee = read.text("guarantee") or AT_LEAST_ONCE
+    if guarantee not in (AT_LEAST_ONCE, EXACTLY_ONCE):
+        raise OptionError(f"guarantee is {guarantee!r}: write {AT_LEAST_ONCE} or {EXACTLY_ONCE}")
+    return guarantee == EXACTLY_ONCE
 
 
 def check_name(option: str, problem: str | None, value: str) -> None:

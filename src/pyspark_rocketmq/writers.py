@@ -1,6 +1,7 @@
-"""Batch and streaming writes. Each row is sent at least once, with the same unique key at each attempt.
+"""Batch and streaming writes. Each row has the same unique key at each attempt.
 
-Messages are visible as soon as a broker has them, so `commit` has nothing to do.
+With guarantee at-least-once, messages are visible as soon as a broker has them, so `commit` has nothing to do. With
+exactly-once, tasks upload their rows, and `commit` makes the brokers append them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyspark_rocketmq.errors import OptionError
+from pyspark_rocketmq.errors import BrokerError, OptionError
 from pyspark_rocketmq.options import SinkOptions
 from pyspark_rocketmq.rows import RowForm, UniqueKeys
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from pyspark_rocketmq.uploads import PartitionUpload
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +33,16 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class SentRows(WriterCommitMessage):  # type: ignore[misc]
-    """The number of rows that a task has sent."""
+    """The number of rows that a task has sent, with guarantee at-least-once."""
 
     rows: int
+
+
+@dataclass
+class UploadedRows(WriterCommitMessage):  # type: ignore[misc]
+    """The uploads of a task, with guarantee exactly-once."""
+
+    upload: PartitionUpload
 
 
 class RocketBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
@@ -45,11 +55,17 @@ class RocketBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._form = form
         self._job = options.job_id or uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentRows:
-        return _write(self._options, self._form, iterator, self._job)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentRows | UploadedRows:
+        if not self._options.is_exactly_once:
+            return _send(self._options, self._form, iterator, self._job)
+        is_named = self._options.job_id is not None
+        return _upload(self._options, self._form, iterator, self._job, (self._job, 0), is_named)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        log.warning("the write failed; %d of its tasks have sent their rows", sum(one is not None for one in messages))
+        _abort(self._options, messages)
 
 
 class RocketStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -61,16 +77,72 @@ class RocketStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._options = options
         self._form = form
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentRows:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentRows | UploadedRows:
         context = TaskContext.get()
         assert context is not None
-        job = f"{context.getLocalProperty(QUERY_ID)}/{context.getLocalProperty(BATCH_ID)}"
-        return _write(self._options, self._form, iterator, job)
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        job = f"{query}/{batch}"
+        if not self._options.is_exactly_once:
+            return _send(self._options, self._form, iterator, job)
+        if not query or not batch or not batch.isdecimal():
+            raise OptionError(
+                f"guarantee is exactly-once, and the query has no number for this batch (query {query}, batch {batch})"
+                ": use a trigger with micro-batches, or set guarantee to at-least-once"
+            )
+        return _upload(self._options, self._form, iterator, job, (query, int(batch)), True)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _commit(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _abort(self._options, messages)
 
 
-def _write(options: SinkOptions, form: RowForm, batches: Iterator[pa.RecordBatch], job: str) -> SentRows:
+def _send(options: SinkOptions, form: RowForm, batches: Iterator[pa.RecordBatch], job: str) -> SentRows:
     from pyspark_rocketmq.sending import send_partition
 
+    return SentRows(send_partition(options, form, batches, UniqueKeys(job, _partition())))
+
+
+def _upload(
+    options: SinkOptions,
+    form: RowForm,
+    batches: Iterator[pa.RecordBatch],
+    job: str,
+    batch: tuple[str, int],
+    is_repeatable: bool,
+) -> UploadedRows:
+    from pyspark_rocketmq.uploads import SinkBatch, upload_partition
+    from wheelmq.formats.disk.batch import BatchId
+
+    partition = _partition()
+    keys = UniqueKeys(job, partition)
+    upload = upload_partition(options, form, batches, keys, SinkBatch(BatchId(*batch), is_repeatable), partition)
+    return UploadedRows(upload)
+
+
+def _partition() -> int:
     context = TaskContext.get()
     assert context is not None
-    return SentRows(send_partition(options, form, batches, UniqueKeys(job, context.partitionId())))
+    return int(context.partitionId())
+
+
+def _commit(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
+    if not options.is_exactly_once:
+        return
+    from pyspark_rocketmq.commits import commit_batch
+
+    uploads = [one.upload for one in messages if isinstance(one, UploadedRows)]
+    if len(uploads) < len(messages):
+        raise BrokerError(
+            f"{len(messages) - len(uploads)} of {len(messages)} tasks have no uploads: start the query again"
+        )
+    commit_batch(options.connection, uploads)
+
+
+def _abort(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
+    ended = sum(one is not None for one in messages)
+    if options.is_exactly_once:
+        log.warning("the write failed; brokers remove the uploads of its tasks an hour after the last one")
+    else:
+        log.warning("the write failed; %d of its tasks have sent their rows", ended)
