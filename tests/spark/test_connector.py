@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import datetime
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.json import decode
-from pyspark.errors.exceptions.base import PySparkException
+from pyspark.errors.exceptions.base import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from examples.schedule_campaign import schedule
-from pyspark_rocketmq import named
+from pyspark_rocketmq import DefaultSource, named
 from pyspark_rocketmq.columns import COLUMNS, SPARK_SCHEMA, arrow_schema
+from pyspark_rocketmq.options import sink_options
+from pyspark_rocketmq.rows import RowForm
+from pyspark_rocketmq.writers import RocketStreamWriter
 from tests.live import Live, live
 from wheelmq.cli.timers import list_pending
 from wheelmq.client.timer_requests import TimerQuery
@@ -175,6 +181,41 @@ class TestSink:
         assert query.awaitTermination(DEADLINE_S)
         assert bodies(read(spark, servers, "Out")) == sorted(b"%d" % i for i in range(20))
 
+    def test_a_query_that_is_killed_at_its_commits_delivers_each_row_once(
+        self, spark: SparkSession, servers: Live, tmp_path: Path
+    ) -> None:
+        servers.create_topic("Once", queues=2)
+        servers.create_topic("OnceIn", queues=2)
+        servers.send("OnceIn", [b"%d" % i for i in range(20)])
+        spark.dataSource.register(killed_source("rocketmq.killed", tmp_path))
+        source = {"namesrvAddr": servers.namesrv, "topic": "OnceIn", "startingOffsets": "earliest"}
+        sink = {"namesrvAddr": servers.namesrv, "topic": "Once", "guarantee": "exactly-once"}
+
+        def run() -> StreamingQuery:
+            stream = spark.readStream.format("rocketmq").options(**source, maxOffsetsPerTrigger="10").load()
+            writer = stream.select("body").repartition(3).writeStream.format("rocketmq.killed").options(**sink)
+            return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+
+        for moment, delivered in (("before", 0), ("after", 10)):
+            (tmp_path / moment).touch()
+            with pytest.raises(StreamingQueryException):
+                run().awaitTermination(DEADLINE_S)
+            assert not (tmp_path / moment).exists()
+            assert read(spark, servers, "Once").count() == delivered
+        assert run().awaitTermination(DEADLINE_S)
+        assert bodies(read(spark, servers, "Once")) == sorted(b"%d" % i for i in range(20))
+
+    def test_a_job_is_written_once(self, spark: SparkSession, servers: Live) -> None:
+        servers.create_topic("JobOnce", queues=2)
+        rows = spark.sql("SELECT string(id) body FROM range(0, 40, 1, 3)")
+        options = {"namesrvAddr": servers.namesrv, "topic": "JobOnce", "guarantee": "exactly-once"}
+        for job in ("8", "8", "9"):
+            rows.write.format("rocketmq").options(**options, jobId=job).mode("append").save()
+        rows.write.format("rocketmq").options(**options).mode("append").save()
+        found = read(spark, servers, "JobOnce")
+        assert found.count() == 120 and found.select("msgId").distinct().count() == 120
+        assert {row["count"] for row in found.groupBy("body").count().collect()} == {3}
+
     @pytest.mark.parametrize(
         ("query", "options", "text"),
         [
@@ -191,6 +232,25 @@ class TestSink:
         writer = spark.sql(query).write.format("rocketmq").options(namesrvAddr=servers.namesrv, topic="Bad", **options)
         with pytest.raises(PySparkException, match=text):
             writer.mode("append").save()
+
+
+def killed_source(format_name: str, folder: Path) -> type[DefaultSource]:
+    """Return a source whose commit kills its process, before or after its work, if `folder` has a file for that."""
+
+    class KilledWriter(RocketStreamWriter):
+        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+            for moment in ("before", "after"):
+                if moment == "after":
+                    super().commit(messages, batchId)
+                if (folder / moment).exists():
+                    (folder / moment).unlink()
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    def stream_writer(self: DefaultSource, schema: StructType, overwrite: bool) -> RocketStreamWriter:
+        options = sink_options(self.options)
+        return KilledWriter(options, RowForm.of(schema, options))
+
+    return type("KilledSource", (named(format_name),), {"streamWriter": stream_writer})
 
 
 def test_the_example_schedules_a_campaign(spark: SparkSession, servers: Live) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +19,10 @@ from pyspark_rocketmq.layouts import SinkLayout, find_layout, merged, save_layou
 from pyspark_rocketmq.options import sink_options
 from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
 from pyspark_rocketmq.uploads import PartitionUpload, SinkBatch, upload_partition
-from tests.live import Live
+from tests.live import Live, live
 from tests.unit.connector.test_rows import TYPES
 from tests.unit.connector.test_source import bodies, read
-from wheelmq.client import OutgoingMessage, SyncPullConsumer
+from wheelmq.client import AccessKey, OutgoingMessage, SyncAdmin, SyncPullConsumer
 from wheelmq.formats.disk.batch import BatchId
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -288,14 +290,16 @@ class TestErrors:
     def test_a_broker_without_the_requests_is_an_error_with_a_remedy(
         self, query: Query, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Apache's broker answers like this."""
-        unknown = Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-        monkeypatch.setattr(layouts, "asked_once", lambda *_: unknown)
-        query.task(0, [b"x"])  # the lookup leaves such brokers out: they may have none of the topics
-        with pytest.raises(
-            OptionError, match=r"broker broker-a does not know its requests.*guarantee to at-least-once"
-        ):
-            brokers.accepted(unknown, "broker-a")
+        """As an older version of WheelMQ, which has no layouts, or Apache's broker, which has no batches at all."""
+        unknown = r"guarantee is exactly-once, and broker broker-a does not know its requests.*to at-least-once"
+        monkeypatch.setattr(layouts, "RequestCode", SimpleNamespace(WMQ_BATCH_LAYOUT=9199))
+        uploaded = query.task(0, [b"x"])
+        with pytest.raises(OptionError, match=unknown):
+            query.commit(uploaded)
+        monkeypatch.setattr(uploads, "RequestCode", SimpleNamespace(WMQ_BATCH_UPLOAD=9198))
+        with pytest.raises(OptionError, match=unknown):
+            query.task(0, [b"x"])
+        assert query.delivered() == []
 
     def test_a_topic_must_exist(self, query: Query) -> None:
         with pytest.raises(TopicGone, match="does not know topic Absent: check its name, or create it"):
@@ -323,6 +327,18 @@ class TestErrors:
         cluster = BusyCluster(3)
         with pytest.raises(BrokerError, match="SYSTEM_BUSY"):
             brokers.answered(cluster, "a", Command(code=0))
+
+
+def test_a_query_signs_its_requests(tmp_path: Path) -> None:
+    user = '{"username":"spark","password":"secret-of-spark"}'
+    with live(tmp_path, authentication_enabled=True, init_authentication_user=user) as servers:
+        keys = {"accessKey": "spark", "secretKey": "secret-of-spark"}
+        with SyncAdmin(servers.namesrv, access_key=AccessKey(*keys.values())) as admin:
+            admin.create_topic("T", queues=1)
+        assert Query(servers, **keys).run(numbers(range(10))) == 10
+        assert sorted(bodies(read(servers, topic="T", **keys))) == numbers(range(10))
+        with pytest.raises(BrokerError, match="the key of options accessKey and secretKey"):
+            Query(servers).run(numbers(range(10)))
 
 
 class TestLayout:
