@@ -46,11 +46,11 @@ def answered(cluster: Cluster, broker: str, command: Command) -> Command:
             return accepted(answer, broker)
         if delay_s is not None:
             threading.Event().wait(delay_s)
-            look_up_again(cluster)
+            refresh_addresses(cluster)
     raise silent(broker) if answer is None else rejected(answer, broker)
 
 
-def look_up_again(cluster: Cluster) -> None:
+def refresh_addresses(cluster: Cluster) -> None:
     """Learn the current addresses of all brokers, if a name server answers."""
     with contextlib.suppress(BrokerError):
         cluster.registered()

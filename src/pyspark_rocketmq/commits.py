@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from pyspark_rocketmq.brokers import BUSY, accepted, asked_once, look_up_again, silent
+from pyspark_rocketmq.brokers import BUSY, accepted, asked_once, refresh_addresses, silent
 from pyspark_rocketmq.cluster import Cluster, rejected
 from pyspark_rocketmq.errors import BrokerError, OptionError
 from pyspark_rocketmq.layouts import merged, save_layout
@@ -50,7 +50,7 @@ def commit_batch(connection: ConnectionOptions, uploads: Sequence[PartitionUploa
     assert all(upload.batch == batch for upload in uploads)
     topics = merged(upload.topics for upload in uploads)
     with Cluster(connection) as cluster:
-        look_up_again(cluster)
+        refresh_addresses(cluster)
         if batch.is_repeatable:
             _check_decided(batch.id, save_layout(cluster, batch.id, topics), parts)
         return BatchCommit(cluster, batch.id, parts, connection.timeout_s, SystemClock()).run()
@@ -109,7 +109,7 @@ class BatchCommit:
             moved = [self._ask(broker, one, wait_ms) for broker, one in list(self._open.items())]
             if self._open and wait_ms and not any(moved):
                 threading.Event().wait(POLL_S)
-                look_up_again(self._cluster)
+                refresh_addresses(self._cluster)
             wait_ms = self._wait_ms
         if self._failed:
             raise self._failed[0]

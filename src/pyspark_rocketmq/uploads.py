@@ -9,12 +9,11 @@ import contextlib
 import zlib
 from collections.abc import Iterable
 from typing import Final
-from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
 
-from pyspark_rocketmq.brokers import BUSY, accepted, answered, look_up_again
+from pyspark_rocketmq.brokers import BUSY, accepted, answered, refresh_addresses
 from pyspark_rocketmq.cluster import Cluster
 from pyspark_rocketmq.errors import BrokerError, OptionError, SilentBroker
 from pyspark_rocketmq.layouts import SinkLayout, Topics, find_layout
@@ -36,7 +35,6 @@ CHUNK_ROWS: Final = 256
 """Rows of a chunk. A broker checks them at once, between other requests."""
 CHUNK_BYTES: Final = 512 << 10
 """Bytes from which a chunk is full."""
-ATTEMPT_BITS: Final = 62
 
 
 class SinkBatch(msgspec.Struct, frozen=True):
@@ -65,12 +63,13 @@ def upload_partition(
     keys: UniqueKeys,
     batch: SinkBatch,
     partition: int,
+    attempt: int,
 ) -> PartitionUpload:
-    """Upload all rows. Raises OptionError, BrokerError, TopicGone."""
+    """Upload all rows. No other attempt may have the number `attempt`. Raises OptionError, BrokerError, TopicGone."""
     clock = SystemClock()
     with Cluster(options.connection) as cluster:
         known = find_layout(cluster, batch.id) if batch.is_repeatable else {}
-        uploader = Uploader(cluster, batch, partition, SinkLayout(cluster, known), clock)
+        uploader = Uploader(cluster, batch, (partition, attempt), SinkLayout(cluster, known), clock)
         for rows in batches:
             for row in form.rows(rows, keys, clock.now_ms()):
                 uploader.add(row)
@@ -118,11 +117,12 @@ class _Sent(msgspec.Struct, frozen=True):
 class Uploader:
     """Uploads rows in chunks. One chunk for each broker is on its way, while the next one is filled."""
 
-    def __init__(self, cluster: Cluster, batch: SinkBatch, partition: int, layout: SinkLayout, clock: Clock) -> None:
-        self._cluster, self._batch, self._partition, self._layout = cluster, batch, partition, layout
-        self._clock = clock
-        self._attempt = uuid4().int & ((1 << ATTEMPT_BITS) - 1)
-        """Spark counts attempts from 0 on in each driver. A task that outlives its driver must not replace chunks."""
+    def __init__(
+        self, cluster: Cluster, batch: SinkBatch, attempt: tuple[int, int], layout: SinkLayout, clock: Clock
+    ) -> None:
+        """`attempt` is the number of the partition, and that of the attempt."""
+        self._cluster, self._batch, self._layout, self._clock = cluster, batch, layout, clock
+        self._partition, self._attempt = attempt
         self._streams: dict[tuple[str, str], _Stream] = {}
         self._sent: dict[str, _Sent] = {}
 
@@ -187,7 +187,7 @@ class Uploader:
                 answer = self._cluster.link(broker).finish(sent.number)
         try:
             if answer is None or answer.code in BUSY:
-                look_up_again(self._cluster)
+                refresh_addresses(self._cluster)
                 answered(self._cluster, broker, sent.command)
             else:
                 accepted(answer, broker)

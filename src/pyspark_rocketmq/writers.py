@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 """Local properties that Spark sets for each task of a micro-batch."""
+ATTEMPT_MASK = (1 << 62) - 1
+"""An attempt has a random number of 62 bits. Spark counts attempts from 0 on in each driver. So a task that outlives
+its driver could replace the chunks of another one."""
 
 
 @dataclass
@@ -117,8 +120,9 @@ def _upload(
 
     partition = _partition()
     keys = UniqueKeys(job, partition)
-    upload = upload_partition(options, form, batches, keys, SinkBatch(BatchId(*batch), is_repeatable), partition)
-    return UploadedRows(upload)
+    work = SinkBatch(BatchId(*batch), is_repeatable)
+    attempt = uuid4().int & ATTEMPT_MASK
+    return UploadedRows(upload_partition(options, form, batches, keys, work, partition, attempt))
 
 
 def _partition() -> int:

@@ -17,6 +17,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
+from examples.archive_topic import archive
+from examples.replay_traffic import replay
 from examples.schedule_campaign import schedule
 from pyspark_rocketmq import DefaultSource, named
 from pyspark_rocketmq.columns import COLUMNS, SPARK_SCHEMA, arrow_schema
@@ -260,8 +262,27 @@ def test_the_example_schedules_a_campaign(spark: SparkSession, servers: Live) ->
     schema = "member bigint, address string, text string, send_at timestamp"
     spark.createDataFrame(members, schema).createOrReplaceTempView("campaign")
     schedule(spark, servers.namesrv, "campaign", "Campaign")
-    asked = TimerQuery("Campaign", 0, NEVER_MS)
-    pending = [decode(line, type=PendingMessage) for line in list_pending(servers.broker_address("broker-a"), asked)]
+    pending = pending_messages(servers, "Campaign")
     assert {(one.keys, one.unique_key, one.due_ms) for one in pending} == {
         (str(member), f"campaign-{member}", round(send_at.timestamp() * 1000)) for member, _, _, send_at in members
     }
+
+
+def test_the_examples_archive_a_topic_and_replay_it(spark: SparkSession, servers: Live, tmp_path: Path) -> None:
+    servers.create_topic("Recorded", queues=2)
+    servers.create_topic("Replayed", queues=2)
+    for sent in ([b"0", b"1", b"2"], [b"3"]):
+        servers.send("Recorded", sent, keys="k")
+        archive(spark, servers.namesrv, "Recorded", str(tmp_path))
+    recording = spark.read.parquet(str(tmp_path / "messages"))
+    assert bodies(recording) == [b"0", b"1", b"2", b"3"]
+    for name in ("monday", "monday"):
+        replay(spark, servers.namesrv, str(tmp_path / "messages"), "Replayed", name)
+    due_ms = sorted(one.due_ms for one in pending_messages(servers, "Replayed"))
+    stored = sorted(row.ms for row in recording.selectExpr("unix_millis(storeTimestamp) ms").collect())
+    assert [one - due_ms[0] for one in due_ms] == [one - stored[0] for one in stored]
+
+
+def pending_messages(servers: Live, topic: str) -> list[PendingMessage]:
+    asked = TimerQuery(topic, 0, NEVER_MS)
+    return [decode(line, type=PendingMessage) for line in list_pending(servers.broker_address("broker-a"), asked)]

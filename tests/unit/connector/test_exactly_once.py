@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,7 @@ class Query:
         self.topic = topic or servers.topic
         chosen = {"namesrvAddr": servers.namesrv, "guarantee": "exactly-once", "topic": self.topic, **options}
         self.options = sink_options(chosen)
+        self._attempts = count()
 
     def task(self, partition: int, sent: list[bytes], *, batch: int = 0, **columns: list[Any]) -> PartitionUpload:
         """Run one attempt of a task."""
@@ -56,8 +58,8 @@ class Query:
         arrays = [pa.array(values, TYPES.get(name, pa.string())) for name, values in chosen.items()]
         rows = pa.RecordBatch.from_arrays(arrays, names=list(chosen))
         keys = UniqueKeys(f"{QUERY}/{batch}", partition)
-        work = SinkBatch(BatchId(QUERY, batch), True)
-        return upload_partition(self.options, form, [rows.slice(0, 7), rows.slice(7)], keys, work, partition)
+        work, attempt = SinkBatch(BatchId(QUERY, batch), True), next(self._attempts)
+        return upload_partition(self.options, form, [rows.slice(0, 7), rows.slice(7)], keys, work, partition, attempt)
 
     def commit(self, *found: PartitionUpload) -> int:
         return commit_batch(self.options.connection, found)
