@@ -109,7 +109,6 @@ class BatchCommit:
             moved = [self._ask(broker, one, wait_ms) for broker, one in list(self._open.items())]
             if self._open and wait_ms and not any(moved):
                 threading.Event().wait(POLL_S)
-                refresh_addresses(self._cluster)
             wait_ms = self._wait_ms
         if self._failed:
             raise self._failed[0]
@@ -121,6 +120,8 @@ class BatchCommit:
         body = bodies.write(BatchParts(parts=one.parts))
         command = Command(code=RequestCode.WMQ_BATCH_COMMIT, ext=headers.write(header), body=body)
         answer = asked_once(self._cluster, broker, command)
+        if answer is None:
+            refresh_addresses(self._cluster)
         if answer is None or answer.code in BUSY:
             return self._has_moved(broker, one, answer, wait_ms)
         del self._open[broker]

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from compat.apache.apache import VERSIONS, ApacheBroker, ApacheNameServer
+from pyspark_rocketmq.errors import OptionError
 from tests.live import Client
+from tests.unit.connector.test_exactly_once import Query
 from tests.unit.connector.test_sink import TestSink
 from tests.unit.connector.test_source import TestBatch, TestBrokers, TestStream
 
@@ -79,3 +81,9 @@ def own_servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Apac
         yield found
     finally:
         found.close()
+
+
+def test_exactly_once_is_an_error_with_a_remedy(servers: Apache) -> None:
+    servers.create_topic(servers.topic)
+    with pytest.raises(OptionError, match=r"does not know its requests.*set guarantee to at-least-once"):
+        Query(servers).task(0, [b"x"])

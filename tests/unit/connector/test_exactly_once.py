@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -20,13 +23,15 @@ from pyspark_rocketmq.layouts import SinkLayout, find_layout, merged, save_layou
 from pyspark_rocketmq.options import sink_options
 from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
 from pyspark_rocketmq.uploads import PartitionUpload, SinkBatch, upload_partition
-from tests.live import Live, live
+from tests.live import Live, Servers, live
 from tests.unit.connector.test_rows import TYPES
 from tests.unit.connector.test_source import bodies, read
 from wheelmq.client import AccessKey, OutgoingMessage, SyncAdmin, SyncPullConsumer
 from wheelmq.formats.disk.batch import BatchId
-from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError
+from wheelmq.net.sync_connection import SyncConnection
 
 QUERY = "8e2a2f6a-query"
 
@@ -42,7 +47,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 class Query:
     """A streaming query as Spark drives it: tasks with attempts, and one commit for each batch."""
 
-    def __init__(self, servers: Live, topic: str | None = None, **options: str) -> None:
+    def __init__(self, servers: Servers, topic: str | None = None, **options: str) -> None:
         self.servers = servers
         self.topic = topic or servers.topic
         chosen = {"namesrvAddr": servers.namesrv, "guarantee": "exactly-once", "topic": self.topic, **options}
@@ -192,7 +197,7 @@ class TestRepeats:
     def test_a_changed_upload_is_an_error_with_a_remedy(self, query: Query) -> None:
         uploaded = query.task(0, numbers(range(10)))
         (part,) = uploaded.parts["broker-a"]
-        wrong = uploads.msgspec.structs.replace(part, rows=9)
+        wrong = msgspec.structs.replace(part, rows=9)
         with pytest.raises(BrokerError, match=r"is not committed.*has 10 rows.*Start the query again"):
             query.commit(PartitionUpload(uploaded.batch, uploaded.topics, {"broker-a": [wrong]}, 9))
         assert query.delivered() == []
@@ -286,6 +291,68 @@ class TestBrokers:
             save_layout(cluster, BatchId(QUERY, 1), one)
             with pytest.raises(BrokerError, match="remember different layouts of batch"):
                 find_layout(cluster, BatchId(QUERY, 1))
+
+
+class DriverDied(Exception):
+    """The driver is killed."""
+
+
+class Faults:
+    """Kills the driver, restarts brokers, stops broker-b and loses answers at some requests of batches.
+
+    The first broker is never away for long: one broker has to remember the layout.
+    """
+
+    CODES = (RequestCode.WMQ_BATCH_UPLOAD, RequestCode.WMQ_BATCH_LAYOUT, RequestCode.WMQ_BATCH_COMMIT)
+
+    def __init__(self, servers: Live, chance: Random) -> None:
+        self._servers, self._chance = servers, chance
+        self.begin = SyncConnection.begin
+        self.seen: Counter[str] = Counter()
+
+    def faulty_begin(self, connection: SyncConnection, command: Command) -> int:
+        kinds = ("none", "dies before", "dies after", "is lost", "broker restarts", "broker stops")
+        kind = self._chance.choices(kinds, (16, 1, 1, 1, 1, 1))[0] if command.code in self.CODES else "none"
+        self.seen[kind] += 1
+        if kind == "dies before":
+            raise DriverDied
+        if kind == "broker restarts":
+            name = self._chance.choice(sorted(self._servers.brokers))
+            self._servers.stop_broker(name)
+            self._servers.add_broker(name)
+        if kind == "broker stops" and "broker-b" in self._servers.brokers:
+            self._servers.stop_broker("broker-b")
+        number = self.begin(connection, command)
+        if kind in ("dies after", "is lost"):
+            connection.finish(number)
+            raise DriverDied if kind == "dies after" else CallError("the answer is lost")
+        return number
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_faults_at_any_request_neither_lose_nor_double(pair: Query, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    assert isinstance(pair.servers, Live)
+    chance, expected, runs = Random(seed), list[bytes](), 0
+    faults = Faults(pair.servers, chance)
+    with monkeypatch.context() as patch:
+        patch.setattr(SyncConnection, "begin", lambda *given: faults.faulty_begin(*given))
+        for batch in range(4):
+            sent = [b"%d-%d" % (batch, i) for i in range(chance.randrange(1, 40))]
+            expected += sent
+            while True:
+                runs += 1
+                chance.shuffle(sent)
+                try:
+                    pair.run(sent, batch=batch)
+                    break
+                except (DriverDied, BrokerError):
+                    assert runs < 500
+                if "broker-b" not in pair.servers.brokers and chance.random() < 0.5:
+                    pair.servers.add_broker("broker-b")
+    if "broker-b" not in pair.servers.brokers:
+        pair.servers.add_broker("broker-b")
+    assert pair.delivered() == sorted(expected), (seed, faults.seen)
+    assert runs > 4 and len(faults.seen) > 2
 
 
 class TestErrors:
