@@ -197,6 +197,11 @@ class Uploader:
 
 def _uploaded(row: Row, queue_id: int, now_ms: Millis) -> UploadedRow:
     message = row.message
+    if not message.content:
+        raise OptionError(
+            f"column body is empty, topic {row.topic}, and guarantee is exactly-once: filter such rows out, or give "
+            "them a body"
+        )
     try:
         properties = outgoing.properties_of(message, "", now_ms)  # the form gives each message its unique key
         return UploadedRow(queue_id, message.content, outgoing.encode_properties(properties))
@@ -218,6 +223,6 @@ def _explained(error: BrokerError, sent: _Sent) -> Exception:
     if isinstance(found, TooFarAhead):
         return OptionError(f"column deliverTime or delayMs, topic {sent.topic}: {found}")
     remedy = ""
-    if answer.code == ResponseCode.MESSAGE_ILLEGAL:
-        remedy = ". The broker's maxMessageSize limits a message: set option maxBodyBytes to it"
+    if answer.code == ResponseCode.MESSAGE_ILLEGAL and "maxMessageSize" in (answer.remark or ""):
+        remedy = ". The broker's maxMessageSize limits a body: set option maxBodyBytes to it"
     return BrokerError(f"rows for topic {sent.topic} are rejected: {error}{remedy}", answer)

@@ -385,6 +385,10 @@ class TestErrors:
         with pytest.raises(BrokerError, match=r"rows for topic Small are rejected.*set option maxBodyBytes to it"):
             Query(servers, "Small").task(0, [bytes(1001)])
 
+    def test_an_empty_body_is_an_error(self, query: Query) -> None:
+        with pytest.raises(OptionError, match="column body is empty, topic T, and guarantee is exactly-once"):
+            query.task(0, [b"x", b""])
+
     def test_a_property_that_no_broker_accepts_is_an_error(self, query: Query) -> None:
         with pytest.raises(OptionError, match="a message for topic T cannot be sent: property 'x'"):
             query.task(0, [b"x"], properties=[[("x", "\x01")]])
