@@ -17,7 +17,7 @@ from wheelmq.broker.batches import batches as module
 from wheelmq.broker.batches import layouts
 from wheelmq.broker.handlers import batches as handlers
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.batch import BatchPart, UploadedRow, encode_row
+from wheelmq.formats.disk.batch import BatchDecision, BatchPart, UploadedRow, encode_row
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -257,6 +257,20 @@ class TestCommits:
                 assert sink.commit(odd).code == ResponseCode.INVALID_PARAMETER
             assert sink.commit(part, part).code == ResponseCode.INVALID_PARAMETER
             assert sink.commit(part).ext["rows"] == "4" and sink.bodies() == expected(range(4))
+
+    @pytest.mark.parametrize("is_checked", [False, True])
+    def test_a_batch_is_uploaded_again_after_a_rejection_that_was_not_read(
+        self, tmp_path: Path, is_checked: bool
+    ) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            sink = Sink(harness)
+            part = sink.upload(0, 0, rows_of(range(4)))
+            wrong = msgspec.structs.replace(part, crc=part.crc ^ 1)
+            harness.broker.parts.batches.commit(BatchDecision(job=JOB, batch=0, parts=(wrong,)))  # no answer is read
+            if is_checked:
+                harness.advance(1000)
+            assert sink.commit(sink.upload(0, 1, rows_of(range(4)))).ext["rows"] == "4"
+            assert sink.bodies() == expected(range(4)) and sink.files() == []
 
     def test_an_empty_batch_is_committed(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path) as harness:

@@ -141,9 +141,12 @@ class Batches:
 
     def save_job(self, batch: BatchId, part: BatchPart, number: int, chunk: UploadedChunk) -> Callable[[], None] | None:
         """Return the job that saves a chunk; None if the batch is decided, and needs no further uploads."""
-        if self.find(batch) is not None:
-            return None
-        self._uploads[batch.key] = self._clock.monotonic_ms()
+        self.forget_rejected(batch)
+        found = self.find(batch)
+        if found is None:
+            self._uploads[batch.key] = self._clock.monotonic_ms()
+        elif isinstance(found, int) or found.phase is not Phase.DECIDING:
+            return None  # while a commit is checked, it can still be rejected
         return self._spool.save_job(batch, part, number, chunk)
 
     def expire(self) -> None:
@@ -158,6 +161,7 @@ class Batches:
     def commit(self, decision: BatchDecision) -> None:
         """Begin a batch, unless it has begun already. Raises PeerError if there are too many."""
         batch = decision.id
+        self.forget_rejected(batch)
         if self.find(batch) is not None:
             return
         progress = find_progress(self._store, batch)
@@ -193,6 +197,7 @@ class Batches:
         self._worker.submit(self._spool.decide_job(decision), decided)
 
     def forget_rejected(self, batch: BatchId) -> None:
+        """Let a batch whose commit was rejected be uploaded and committed again. Its sink may not have the answer."""
         found = self._open.get(batch)
         if found is not None and found.phase is Phase.REJECTED:
             del self._open[batch]
