@@ -12,6 +12,8 @@ from wheelmq.broker.engine import Engine
 from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.state.clients import Clients
+from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.statistics import BrokerStats
 from wheelmq.broker.steps import Steps
@@ -34,6 +36,8 @@ class MetricSources:
     pipeline: TurnCoordinator
     transactions: Transactions
     topics: Topics
+    consumer_offsets: ConsumerOffsets
+    clients: Clients
     stats: BrokerStats
     timer_rates: TimerRates
     admission: Admission

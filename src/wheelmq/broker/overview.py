@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from wheelmq.broker.backlogs import dead_letters, group_lags
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.overdue import overdue
 from wheelmq.broker.statistics import GROUP_GET_NUMS, TOPIC_PUT_NUMS
+from wheelmq.delay import intake
 
 LATENESS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
 MINUTE_MS: Final = 60_000
@@ -21,7 +23,10 @@ def overview(sources: MetricSources, topics_max: int) -> dict[str, Any]:
     """Return figures since the broker's start, with the busiest `topics_max` topics. Times are epoch milliseconds."""
     releaser, turns, late = sources.releaser, sources.pipeline.figures, overdue(sources)
     lateness = releaser.lateness_ms
+    rows_max = min(topics_max, TOPICS_MAX)
     return {
+        "throughput": {"puts": sources.stats.put_total(), "gets": sources.stats.get_total()},
+        "disk": disk_use(sources),
         "waiting": waiting_by_place(sources),
         "wheel_by_minute": wheel_by_minute(sources),
         "due_and_not_released": late.messages,
@@ -29,7 +34,20 @@ def overview(sources: MetricSources, topics_max: int) -> dict[str, Any]:
         "lateness_ms": {**lateness.summary(), "up_to": [[bound, lateness.count_to(bound)] for bound in LATENESS_MS]},
         "turns": {"rows": dict(turns.rows), "seconds": turns.seconds.summary()},
         "oldest_unindexed_ms": sources.pipeline.pace.oldest_unindexed_ms(sources.clock.monotonic_ms()),
-        **topic_figures(sources, min(topics_max, TOPICS_MAX)),
+        **topic_figures(sources, rows_max),
+        **pending_by_topic(sources, rows_max),
+        **group_lags(sources, rows_max),
+        **dead_letters(sources, rows_max),
+    }
+
+
+def disk_use(sources: MetricSources) -> dict[str, float]:
+    """Return the used percent of the store's disk, and the limits from which log files and sends are affected."""
+    store, expiry = sources.engine.store, sources.settings.expiry
+    return {
+        "used_percent": 100 * store.disk.used_share(store.paths.root),
+        "delete_percent": expiry.forcibly_percent,
+        "reject_percent": expiry.refuse_percent,
     }
 
 
@@ -38,6 +56,14 @@ def waiting_by_place(sources: MetricSources) -> dict[str, int]:
     in_all, in_blocks = int(timer.pending.counts.by_queue.sum()), sources.engine.block_scheduler.waiting
     in_levels = timer.pending.levels.count_pending()
     return {"timer": max(0, in_all - in_blocks - in_levels), "level": in_levels, "block": in_blocks}
+
+
+def pending_by_topic(sources: MetricSources, rows_max: int) -> dict[str, Any]:
+    """Return the topics with the most pending messages (in the metrics: `rocketmq_timing_messages`)."""
+    counts = sources.engine.timer.pending.counts.table[:, intake.PENDING]
+    found = sources.engine.store.queues.by_topic(counts)
+    largest = heapq.nsmallest(rows_max, found.items(), key=lambda one: (-one[1], one[0]))
+    return {"pending_by_topic": [list(one) for one in largest], "pending_topics_in_all": len(found)}
 
 
 def wheel_by_minute(sources: MetricSources) -> list[list[int]]:

@@ -241,6 +241,8 @@ class Parts:
             pipeline=self.pipeline,
             transactions=self.transactions,
             topics=self.topics,
+            consumer_offsets=self.consumer_offsets,
+            clients=self.clients,
             stats=self.stats,
             timer_rates=self.timer_upkeep.rates,
             admission=self.admission,

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -29,7 +29,6 @@ from wheelmq.client.routes import RouteCache
 from wheelmq.config.sources import is_toml
 from wheelmq.config.tls import TlsSettings
 from wheelmq.dashboard.figures import DashboardFigures
-from wheelmq.dashboard.server import Dashboard
 from wheelmq.dashboard.sessions import Sessions
 from wheelmq.formats.hosts import is_loopback
 from wheelmq.formats.wire.codes import RequestCode
@@ -42,6 +41,9 @@ from wheelmq.system.clock import Clock
 from wheelmq.system.credentials import variables_of
 from wheelmq.system.tls import ClientAuth, TlsError, TlsMode
 from wheelmq.system.tls_client import client_tls
+
+if TYPE_CHECKING:
+    from wheelmq.dashboard.server import Dashboard
 
 LOOK_S: Final = 0.1
 PATIENCE_S: Final = 10.0
@@ -113,7 +115,8 @@ class Stack:
                 access_key=self.access_key,
             )
         self.dashboard_url: str | None = None
-        self._dashboard = Dashboard(DashboardFigures(self._ask_broker, clock), self._sessions())
+        self._dashboard: Dashboard | None = None
+        self._figures = DashboardFigures(self._ask_broker, clock, expects_pipeline=settings.with_pipeline)
         self._connections = Connections(sign=self.access_key.sign, tls=client_tls(self._local_tls))
         self._routes = RouteCache((self.namesrv_address,), self._connections, timeout_s=1.0)
 
@@ -165,11 +168,12 @@ class Stack:
             port = int(address.rpartition(":")[2])
             if not is_free(port):
                 raise StackFailed(taken_text(port, option))
-        await self._start_dashboard()
+        self._check_dashboard()
         self.namesrv.start()
         self.broker.start()
         if self.pipeline is not None:
             self.pipeline.start()
+        await self._start_dashboard()
         patience_s = self._clock.monotonic() + PATIENCE_S
         while not await self._is_ready():
             self.raise_failure()
@@ -182,18 +186,32 @@ class Stack:
         for text in exposure.warnings(self._listeners["name server"], self._listeners["broker"]):
             self._tell(f"WARNING: {text}")
 
-    async def _start_dashboard(self) -> None:
-        """Start the dashboard, which reports that there is no broker until one answers. Raises StackFailed."""
+    def _check_dashboard(self) -> None:
+        """Check the port and the certificate of the dashboard before any part starts. Raises StackFailed."""
         port = self.settings.dashboard_port
         if port is None:
             return
         if f"{HOST}:{port}" in (self.namesrv_address, self.broker_address):
             raise StackFailed("the dashboard needs a port of its own: choose another with --dashboard-port")
+        if port and not is_free(port):
+            raise StackFailed(taken_text(port, "--dashboard-port"))
         chosen = self.settings.tls
         try:
             self._tls = open_server_tls(chosen.server_options(), lambda: chosen.mode, clock=self._clock)
         except TlsError as error:
             raise StackFailed(str(error)) from None
+
+    async def _start_dashboard(self) -> None:
+        """Start the dashboard, which reports that there is no broker until one answers. Raises StackFailed.
+
+        The parts start first: they run while this process imports the web framework, which takes a quarter of a second.
+        """
+        port = self.settings.dashboard_port
+        if port is None:
+            return
+        from wheelmq.dashboard.server import Dashboard
+
+        self._dashboard = Dashboard(self._figures, self._clock, self._sessions())
         try:
             self.dashboard_url = await self._dashboard.start(port, self._tls)
         except OSError:
@@ -219,7 +237,8 @@ class Stack:
 
     async def stop(self) -> bool:
         """Stop pipeline, broker and name server, in this order. Returns False if a part was killed or dead."""
-        await self._dashboard.stop()
+        if self._dashboard is not None:
+            await self._dashboard.stop()
         if self._tls is not None:
             await self._tls.stop()
         await self._connections.close()

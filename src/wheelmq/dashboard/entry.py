@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Final
+from urllib.parse import parse_qsl
 
-from wheelmq.dashboard.http import HttpAnswer, HttpRequest, text_answer
-from wheelmq.dashboard.page import STYLE, TITLE
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from wheelmq.dashboard import page
+from wheelmq.dashboard.page import Account, AccountForm
 from wheelmq.dashboard.sessions import LoginRejected, Operation, Sessions, UserRole, UserSession
 
 LOGIN, LOGOUT, OPERATE = "/login", "/logout", "/operate"
-PATHS: Final = frozenset((LOGIN, LOGOUT, OPERATE))
+FORM: Final = "application/x-www-form-urlencoded"
+BODY_BYTES_MAX: Final = 4096
+"""Greatest length of a form."""
+HTML: Final = "text/html; charset=utf-8"
 _LABELS: Final = {
     Operation.STOP_RELEASES: "Stop the release of timers",
     Operation.RESUME_RELEASES: "Resume the release of timers",
@@ -18,93 +25,118 @@ _LABELS: Final = {
 
 
 class UserPages:
-    """Serves the paths of PATHS, and finds the session of other requests."""
+    """Serves login, logout and operations, and finds the session of other requests."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def session_of(self, request: HttpRequest) -> UserSession | None:
-        """Return the session of a request."""
-        cookie = request.cookie(_cookie_name(request))
+    async def session_of(self, request: Request) -> UserSession | None:
+        """Return the session of a request; None without one."""
+        cookie = _cookie_of(request)
         return await self._sessions.find(cookie) if cookie else None
 
-    async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Return the answer to a request for a path of PATHS."""
-        if request.path == LOGIN and request.method in ("GET", "HEAD"):
-            return _login_page("200 OK", "")
-        if request.method != "POST":
-            return text_answer("405 Method Not Allowed", "Use POST.", ("Allow", "POST"))
-        scheme = "https" if request.is_encrypted else "http"
-        if request.header("origin") != f"{scheme}://{request.header('host')}":
-            return text_answer("403 Forbidden", "The form of another page is not accepted.")
-        if request.path == LOGIN:
-            return await self._log_in(request)
-        session = await self.session_of(request)
-        if session is None:
-            return _to(LOGIN)
-        if not session.owns(request.form.get("form_token", "")):
-            return text_answer("403 Forbidden", "The form is old or forged: load the page again.")
-        if request.path == LOGOUT:
-            self._sessions.log_out(request.cookie(_cookie_name(request)))
-            return _to(LOGIN, _cookie(request, "", "; Max-Age=0"))
-        return await self._operate(request, session)
+    def account(self, session: UserSession) -> Account:
+        """Return the user of a session, with the buttons of its role."""
+        forms = [AccountForm(LOGOUT, "Log out")]
+        if session.role is UserRole.OPERATE:
+            forms += [AccountForm(OPERATE, label, operation) for operation, label in _LABELS.items()]
+        return Account(session.key.name, session.role, session.form_token, tuple(forms))
 
-    async def _log_in(self, request: HttpRequest) -> HttpAnswer:
+    async def login(self, request: Request) -> Response:
+        """Show the form of the login, or log a user in. Raises HTTPException."""
+        if request.method != "POST":
+            return _login_page(200, "")
+        form = await _read_own_form(request)
+        address = request.client.host if request.client is not None else ""
         try:
-            cookie = await self._sessions.log_in(
-                request.form.get("name", ""), request.form.get("secret", ""), request.address
-            )
+            cookie = await self._sessions.log_in(form.get("name", ""), form.get("secret", ""), address)
         except LoginRejected as rejected:
             return _login_page(rejected.status, str(rejected))
-        return _to("/", _cookie(request, cookie))
+        return _to("/", _set_cookie(request, cookie))
 
-    async def _operate(self, request: HttpRequest, session: UserSession) -> HttpAnswer:
-        asked = request.form.get("operation", "")
+    async def log_out(self, request: Request) -> Response:
+        """End the session. Raises HTTPException."""
+        if await self._session_of_form(request, await _read_own_form(request)) is not None:
+            self._sessions.log_out(_cookie_of(request))
+            return _to(LOGIN, _set_cookie(request, "", "; Max-Age=0"))
+        return _to(LOGIN)
+
+    async def operate(self, request: Request) -> Response:
+        """Send an operation of the user to the broker. Raises HTTPException."""
+        form = await _read_own_form(request)
+        session = await self._session_of_form(request, form)
+        if session is None:
+            return _to(LOGIN)
+        asked = form.get("operation", "")
         if asked not in tuple(Operation):
-            return text_answer("400 Bad Request", f"The operations are {', '.join(Operation)}.")
+            raise HTTPException(400, f"The operations are {', '.join(Operation)}.")
         if session.role is not UserRole.OPERATE:
-            return text_answer("403 Forbidden", "Your role is read: an operation needs Update on the cluster.")
-        return text_answer("200 OK", await self._sessions.operate(session, Operation(asked)))
+            raise HTTPException(403, "Your role is read: an operation needs Update on the cluster.")
+        operation = Operation(asked)
+        text = await self._sessions.operate(session, operation)
+        return Response(page.render("result.html", title=_LABELS[operation], text=text), media_type=HTML)
+
+    async def _session_of_form(self, request: Request, form: dict[str, str]) -> UserSession | None:
+        """Return the session of a form; None without one. Raises HTTPException if the form is not of that session."""
+        session = await self.session_of(request)
+        if session is not None and not session.owns(form.get("form_token", "")):
+            raise HTTPException(403, "The form is old or forged: load the page again.")
+        return session
 
 
-def account_html(session: UserSession) -> str:
-    """Return the part of the page that names the user, with the forms of its role."""
-    token = f'<input type="hidden" name="form_token" value="{session.form_token}">'
-    forms = f'<form method="post" action="{LOGOUT}">{token}<button>Log out</button></form>'
-    if session.role is UserRole.OPERATE:
-        for operation, label in _LABELS.items():
-            value = f'<button name="operation" value="{operation}">{label}</button>'
-            forms += f'<form method="post" action="{OPERATE}">{token}{value}</form>'
-    return f"<p>{escape(session.key.name)}, role {session.role}</p>{forms}"
+async def _read_own_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form that this page sent. Raises HTTPException."""
+    if _header(request, "origin") != f"{request.url.scheme}://{_header(request, 'host')}":
+        raise HTTPException(403, "The form of another page is not accepted.")
+    length = _header(request, "content-length")
+    if not length.isdigit() or "transfer-encoding" in request.headers:
+        raise HTTPException(411, "A form needs a Content-Length.")
+    if int(length) > BODY_BYTES_MAX:
+        raise HTTPException(413, f"A form has at most {BODY_BYTES_MAX} bytes.")
+    if _header(request, "content-type").partition(";")[0].strip().lower() != FORM:
+        raise HTTPException(415, f"A form has the type {FORM}.")
+    raw = await request.body()
+    return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True))
 
 
-def _cookie(request: HttpRequest, value: str, more: str = "") -> tuple[str, str]:
+def _header(request: Request, name: str) -> str:
+    """Return the only value of a header; empty if there is none, or more than one."""
+    values = request.headers.getlist(name)
+    return values[0] if len(values) == 1 else ""
+
+
+def _cookie_of(request: Request) -> str:
+    """Return the value of the page's cookie; empty without one."""
+    name = _cookie_name(request)
+    for pair in _header(request, "cookie").split(";"):
+        key, _, value = pair.strip().partition("=")
+        if key == name:
+            return value
+    return ""
+
+
+def _set_cookie(request: Request, value: str, more: str = "") -> str:
     """Return the header that sets the cookie of the page."""
-    secure = "; Secure" if request.is_encrypted else ""
-    return "Set-Cookie", f"{_cookie_name(request)}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{more}"
+    secure = "; Secure" if request.url.scheme == "https" else ""
+    return f"{_cookie_name(request)}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{more}"
 
 
-def _cookie_name(request: HttpRequest) -> str:
-    """Browsers share cookies between the ports of a host, so the name has the port.
+def _cookie_name(request: Request) -> str:
+    """Return the name of the cookie, with the port, because browsers share cookies between the ports of a host.
 
     A name with `__Host-` is only accepted from a page with HTTPS, so no plain page can set this cookie.
     """
-    port = request.header("host").rpartition(":")[2]
-    prefix = "__Host-" if request.is_encrypted else ""
+    port = _header(request, "host").rpartition(":")[2]
+    prefix = "__Host-" if request.url.scheme == "https" else ""
     return f"{prefix}wheelmq_{port}" if port.isdigit() else f"{prefix}wheelmq"
 
 
-def _to(path: str, *headers: tuple[str, str]) -> HttpAnswer:
-    return text_answer("303 See Other", f"See {path}", ("Location", path), *headers)
+def _to(path: str, cookie: str | None = None) -> Response:
+    answer = PlainTextResponse(f"See {path}\n", 303, {"Location": path})
+    if cookie is not None:
+        answer.headers["Set-Cookie"] = cookie
+    return answer
 
 
-def _login_page(status: str, problem: str) -> HttpAnswer:
-    body = (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>'
-        f"<style>{STYLE}</style></head>\n<body><h1>{TITLE}</h1>"
-        f'<p id="state">{escape(problem)}</p>\n<form method="post" action="{LOGIN}">'
-        '<p><label>User <input name="name" autocomplete="username" required></label></p>'
-        '<p><label>Secret <input name="secret" type="password" autocomplete="current-password" required></label></p>'
-        "<button>Log in</button></form></body></html>\n"
-    )
-    return HttpAnswer(status, "text/html; charset=utf-8", body.encode())
+def _login_page(status: int, problem: str) -> Response:
+    return Response(page.render("login.html", problem=problem), status, media_type=HTML)

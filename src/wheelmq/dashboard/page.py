@@ -1,248 +1,173 @@
-"""The page: tables from figures, as HTML and as JSON. Pure.
+"""The page: a banner with the state, charts of the last hour and tables, as HTML and as JSON. Pure.
 
-The first page is readable without scripts. Both insert only text, and the policy permits only this one script.
+The HTML is complete without scripts. Jinja2 escapes every text of the broker. No template has a style or a script of
+its own, so the policy of the page can forbid both.
 """
 
 from __future__ import annotations
 
-import base64
-import datetime
-import hashlib
-from html import escape
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-TITLE: Final = "WheelMQ"
-STYLE: Final = """
-body { font: 15px/1.4 system-ui, sans-serif; margin: 1.5rem; color: #222; background: #fff; }
-main { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1.5rem; }
-h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin: 0 0 .3rem; }
-p { margin: .2rem 0; color: #666; } #state { color: #b00; }
-table { border-collapse: collapse; } th, td { text-align: left; padding: .1rem .8rem .1rem 0; }
-td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
-"""
-SCRIPT: Final = """
-const state = document.getElementById("state");
-function made(name, text) {
-  const element = document.createElement(name);
-  if (text !== undefined) element.textContent = text;
-  return element;
+from wheelmq.dashboard import charts as chart
+from wheelmq.dashboard.alarms import RECENT_MS, Alarm, alarms, duration_text
+from wheelmq.dashboard.charts import rate_text, time_text
+from wheelmq.dashboard.history import HOUR_MS, HourHistory, ChartPoint
+from wheelmq.dashboard.tables import Section, parts, sections
+
+BOX: Final = {
+    "width": chart.WIDTH,
+    "height": chart.HEIGHT,
+    "left": chart.LEFT,
+    "right": chart.RIGHT,
+    "top": chart.TOP,
+    "bottom": chart.BOTTOM,
 }
-function cell(value) {
-  const element = made("td");
-  if (typeof value === "string") { element.textContent = value; return element; }
-  const meter = made("meter");
-  meter.max = value.of; meter.value = value.count;
-  element.append(meter);
-  return element;
-}
-function row(cells) {
-  const element = made("tr");
-  element.append(...cells);
-  return element;
-}
-function section(found) {
-  const element = made("section"), table = made("table");
-  element.append(made("h2", found.title));
-  if (found.note) element.append(made("p", found.note));
-  if (found.columns.length) table.append(row(found.columns.map((name) => made("th", name))));
-  table.append(...found.rows.map((cells) => row(cells.map(cell))));
-  element.append(table);
-  return element;
-}
-async function look() {
-  if (!document.hidden) {
-    try {
-      const answer = await fetch("figures.json");
-      if (!answer.ok) throw new Error("answered " + answer.status);
-      const found = await answer.json();
-      state.textContent = found.problem;
-      if (found.sections.length) document.querySelector("main").replaceChildren(...found.sections.map(section));
-    } catch (error) {
-      state.textContent = "These figures are old: the dashboard does not answer (" + error.message + ")";
-    }
-  }
-  setTimeout(look, 2000);
-}
-setTimeout(look, 2000);
-"""
+REFRESH_S: Final = (10, 30, 60)
+"""Intervals of a refresh without a script that a link may ask for."""
 
 
-class Bar(msgspec.Struct, frozen=True):
-    count: float
-    of: float
+class Tile(NamedTuple):
+    """A main figure."""
+
+    name: str
+    value: str
 
 
-class Section(msgspec.Struct, frozen=True):
-    title: str
-    rows: list[list[str | Bar]]
-    columns: list[str] = []
-    note: str = ""
+class AccountForm(NamedTuple):
+    """A button of a user who is logged in."""
+
+    action: str
+    label: str
+    operation: str = ""
 
 
-def _hash(text: str) -> str:
-    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+class Account(NamedTuple):
+    """The user who is logged in."""
+
+    name: str
+    role: str
+    form_token: str
+    forms: tuple[AccountForm, ...]
 
 
-POLICY: Final = (
-    f"default-src 'none'; script-src {_hash(SCRIPT)}; style-src {_hash(STYLE)}; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("wheelmq.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
-FORMS_POLICY: Final = POLICY.replace("form-action 'none'", "form-action 'self'")
-"""The policy of pages with forms."""
+def render(template: str, **values: Any) -> bytes:
+    """Return a template with its values."""
+    return _templates().get_template(template).render(values).encode()
 
 
-def html(figures: dict[str, Any], account: str = "") -> bytes:
-    """Return the page. `account` is HTML about the user who is logged in."""
-    shown = "\n".join(map(_section_html, sections(figures)))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>'
-        f"<style>{STYLE}</style></head>\n<body><h1>{TITLE}</h1>"
-        f'{account}<p id="state">{escape(problem(figures))}</p>\n<main>{shown}</main>\n'
-        f"<script>{SCRIPT}</script></body></html>\n"
-    ).encode()
+def asset(name: str) -> bytes:
+    """Return a file of the folder of templates as it is."""
+    templates = _templates()
+    assert templates.loader is not None
+    return templates.loader.get_source(templates, name)[0].encode()
 
 
-def json(figures: dict[str, Any]) -> bytes:
-    found = {"problem": problem(figures), "sections": sections(figures), "figures": figures}
-    return msgspec.json.encode(found)
+def html(
+    figures: dict[str, Any], history: HourHistory, now_ms: int, account: Account | None = None, refresh_s: int = 0
+) -> bytes:
+    """Return the page. `refresh_s` above 0 makes the browser load it again, without a script."""
+    recent = history.recent(RECENT_MS)
+    found = alarms(figures, recent)
+    shown = parts(figures)
+    points = history.points(now_ms, chart.STEP_MS)
+    return render(
+        "page.html",
+        state=_state(found),
+        note=_note(figures),
+        alarms=found,
+        broker=figures.get("broker", ""),
+        account=account,
+        refresh_s=refresh_s,
+        links=[("state", "State"), ("hour", "Last hour"), *((part.key, part.title) for part in shown)],
+        tiles=_tiles(figures, recent),
+        charts=chart.charts(points, now_ms),
+        box=BOX,
+        history_note=_history_note(history, now_ms),
+        history=_history_table(points),
+        parts=shown,
+        now=time_text(now_ms, "%Y-%m-%d %H:%M:%S %Z"),
+    )
 
 
-def problem(figures: dict[str, Any]) -> str:
-    """Return the page's red line: the broker does not answer, or no pipeline turns. Empty if there is no problem."""
+def json(figures: dict[str, Any], history: HourHistory, now_ms: int) -> bytes:
+    """Return the figures for programs: `problem` has the reasons of all alarms; empty if there is none."""
+    found = alarms(figures, history.recent(RECENT_MS))
+    return msgspec.json.encode(
+        {
+            "problem": "; ".join(alarm.reason for alarm in found),
+            "alarms": [alarm._asdict() for alarm in found],
+            "sections": sections(figures),
+            "last_hour": [point._asdict() for point in history.points(now_ms, chart.STEP_MS)],
+            "figures": figures,
+        }
+    )
+
+
+def _state(found: list[Alarm]) -> str:
+    if not found:
+        return "All is well"
+    return "1 problem" if len(found) == 1 else f"{len(found)} problems"
+
+
+def _note(figures: dict[str, Any]) -> str:
     if "problem" in figures:
-        return str(figures["problem"])
-    found = str(figures["pipeline"]["problem"])
-    return found[:1].upper() + found[1:]
+        return ""
+    sends = "Sends are accepted" if figures["takes_sends"] else "This broker is a slave: clients send to its master"
+    pipeline = figures["pipeline"]
+    if pipeline["is_turning"]:
+        turns = "the pipeline makes turns"
+    elif figures["expects_pipeline"]:
+        turns = "the pipeline starts"
+    else:
+        turns = "the broker does the work of the pipeline, which was left out"
+    return f"{sends}, {turns}, and no message is late."
 
 
-def _section_html(section: Section) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in section.columns)
-    rows = ["".join(f"<td>{_cell_html(cell)}</td>" for cell in row) for row in section.rows]
-    table = "".join(f"<tr>{cells}</tr>" for cells in ([head] if head else []) + rows)
-    note = f"<p>{escape(section.note)}</p>" if section.note else ""
-    return f"<section><h2>{escape(section.title)}</h2>{note}<table>{table}</table></section>"
-
-
-def _cell_html(cell: str | Bar) -> str:
-    return escape(cell) if isinstance(cell, str) else f'<meter max="{cell.of:g}" value="{cell.count:g}"></meter>'
-
-
-# The tables --------------------------------------------------------------------------------------------------------
-
-
-def sections(figures: dict[str, Any]) -> list[Section]:
-    """Return the tables of the figures from `DashboardFigures.get`; none while the broker does not answer."""
+def _tiles(figures: dict[str, Any], recent: ChartPoint | None) -> list[Tile]:
     if "problem" in figures:
         return []
+    overview = figures["overview"]
+    late = None if recent is None else recent.lateness_p99_ms
     return [
-        _broker(figures),
-        _waiting(figures),
-        _pipeline(figures),
-        _turns(figures),
-        _lateness(figures),
-        _topics(figures),
-        _minutes(figures),
+        Tile("pending messages", f"{figures['timers']['pending']:,}"),
+        Tile("overdue messages", f"{overview['due_and_not_released']:,}"),
+        Tile("messages in per second", "not yet known" if recent is None else rate_text(recent.puts_per_s)),
+        Tile("messages out per second", "not yet known" if recent is None else rate_text(recent.gets_per_s)),
+        Tile("lateness, 99 % of last minute", "no releases" if late is None else duration_text(late)),
+        Tile("lag of all groups", f"{overview['lag_in_all']:,}"),
+        Tile("dead letters", f"{overview['dead_letters_in_all'] + overview['timer_dead_letters']:,}"),
+        Tile("disk in use", f"{overview['disk']['used_percent']:.0f} %"),
     ]
 
 
-def _broker(figures: dict[str, Any]) -> Section:
-    log = figures["log"]
-    sends = "accepted" if figures["takes_sends"] else f"rejected: {figures['refusal']}"
-    rows: list[list[str | Bar]] = [
-        ["sends", sends],
-        ["since", _time(figures["boot_ms"], "%Y-%m-%d %H:%M:%S")],
-        ["log", f"{(log['end'] - log['start']) / (1 << 20):,.1f} MiB"],
-        ["not on disk", f"{(log['end'] - log['synced']) / 1024:,.1f} KiB"],
-    ]
-    return Section(f"Broker {figures['broker']}", rows)
+def _history_note(history: HourHistory, now_ms: int) -> str:
+    first_ms = history.first_ms
+    if first_ms is None:
+        return "The dashboard has no samples yet. It takes one every 10 s."
+    if now_ms - first_ms < HOUR_MS:
+        return f"Samples since the start of the dashboard at {time_text(first_ms, '%H:%M:%S')}, one every 10 s."
+    return "One sample every 10 s."
 
 
-def _waiting(figures: dict[str, Any]) -> Section:
-    waiting, settled = figures["overview"]["waiting"], figures["timers"]["released"]
-    rows: list[list[str | Bar]] = [[f"in {place}s", f"{count:,}"] for place, count in waiting.items()]
-    rows.append(["armed, of these", f"{figures['timers']['armed']:,}"])
-    rows.append(["due and not released", f"{figures['overview']['due_and_not_released']:,}"])
-    rows.append(["lateness of the first of them", f"{figures['overview']['overdue_ms'] / 1000:.1f} s"])
-    rows += [[how.replace("_", " "), f"{count:,}"] for how, count in sorted(settled.items())]
-    return Section("Delayed messages", rows, note="pending messages; below them the settled messages since the start")
-
-
-def _pipeline(figures: dict[str, Any]) -> Section:
-    found = figures["pipeline"]
-    state = "turns" if found["is_turning"] else "has the lease, no turn yet"
-    ahead_s, by_broker_s = (
-        max(0, found[name] - figures["now_ms"]) / 1000 for name in ("walked_through_ms", "covered_through_ms")
-    )
-    rows: list[list[str | Bar]] = [
-        ["state", state if found["is_held"] else "no pipeline has the lease"],
-        ["holder", found["holder"] or "none"],
-        ["lag, messages not indexed", f"{found['unindexed']:,}"],
-        ["age of the oldest of them", f"{figures['overview']['oldest_unindexed_ms'] / 1000:.1f} s"],
-        ["armed ahead", f"{ahead_s:.0f} s"],
-        ["the broker in its place", f"{by_broker_s:.0f} s ahead" if found["fallback"]["is_active"] else "no"],
-    ]
-    return Section("Pipeline", rows)
-
-
-def _turns(figures: dict[str, Any]) -> Section:
-    last, turns = figures["pipeline"]["last_turn"], figures["overview"]["turns"]
-    rows: list[list[str | Bar]] = []
-    if last is not None:
-        rows.append(
-            ["last", *(f"{last[name]:,}" for name in ("indexed", "walked", "armed")), f"{last['seconds']:.2f} s"]
-        )
-    in_all = turns["rows"]
-    rows.append(["since the start", *(f"{in_all.get(name, 0):,}" for name in ("indexed", "walked", "armed")), ""])
-    seconds = turns["seconds"]
-    note = (
-        f"{seconds['count']:,} since the start, median {seconds['p50']:.2f} s, 99 of 100 within {seconds['p99']:.2f} "
-        f"s, {seconds['max']:.2f} s at most; {figures['pipeline']['turn']:,} turns of the store in total"
-    )
-    return Section("Turns", rows, ["", "indexed", "walked", "armed", "took"], note)
-
-
-def _lateness(figures: dict[str, Any]) -> Section:
-    found = figures["overview"]["lateness_ms"]
-    count, before = found["count"], 0
-    rows: list[list[str | Bar]] = []
-    for bound, up_to in [*found["up_to"], [None, count]]:
-        if up_to > before:
-            name = "more" if bound is None else f"up to {bound:,} ms"
-            rows.append([name, f"{up_to - before:,}", Bar(up_to - before, count)])
-        before = up_to
-    note = f"{count:,} since the start: p50 {found['p50']:.0f}, p99 {found['p99']:.0f}, at most {found['max']:.0f} ms"
-    return Section("Lateness of releases", rows, note=note)
-
-
-def _topics(figures: dict[str, Any]) -> Section:
-    topics, in_all = figures["overview"]["topics"], figures["overview"]["topics_in_all"]
-    rows: list[list[str | Bar]] = [
-        [one["topic"], f"{one['puts_per_s']:,.1f}", f"{one['gets_per_s']:,.1f}", f"{one['messages']:,}"]
-        for one in topics
-    ]
-    more = f"; the busiest {len(topics)} of {in_all:,}" if in_all > len(topics) else ""
-    note = f"a second, over the last minute as sampled every 10 s{more}"
-    return Section("Topics", rows, ["topic", "put", "got", "messages so far"], note)
-
-
-def _minutes(figures: dict[str, Any]) -> Section:
-    counts = [(minute_ms, max(0, count)) for minute_ms, count in figures["by_minute"]]
-    most = max((count for _, count in counts), default=0)
-    rows: list[list[str | Bar]] = [
-        [_time(minute_ms, "%H:%M"), f"{count:,}", Bar(count, most)] for minute_ms, count in counts if count
-    ]
-    note = f"{sum(count for _, count in counts):,} in the next hour; minutes without messages are left out"
-    if figures["counted"] == "wheel":
-        note += (
-            ". There are too many pending messages to count all: the counts are those of the timer wheel, without "
-            "levels and blocks"
-        )
-    return Section("Due in the next hour, by minute", rows, note=note)
-
-
-def _time(time_ms: int, how: str) -> str:
-    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).astimezone().strftime(how)
+def _history_table(points: list[ChartPoint]) -> Section | None:
+    if not points:
+        return None
+    columns = ["time", "in per second", "out per second", "pending", "lateness, median", "lateness, 99 %"]
+    rows = chart.table(points)
+    return Section("The last hour, every five minutes", [list(row) for row in rows], columns)

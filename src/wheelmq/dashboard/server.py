@@ -1,156 +1,169 @@
-"""Serve the dashboard over HTTP: one answer per connection. Without users it has two paths, for GET and HEAD only."""
+"""Serve the dashboard over HTTP on 127.0.0.1: uvicorn's protocol behind our port, one answer per connection.
+
+The port decides by the first byte between plain HTTP and HTTPS, and its certificate changes without a restart. So
+`net.listening` opens it, and uvicorn gets each connection from there.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Final
 
-from wheelmq.dashboard import page
-from wheelmq.dashboard.entry import LOGIN, PATHS, UserPages, account_html
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from wheelmq.dashboard.app import make_app
+from wheelmq.dashboard.entry import BODY_BYTES_MAX
 from wheelmq.dashboard.figures import DashboardFigures
-from wheelmq.dashboard.http import (
-    HEAD_BYTES_MAX,
-    BadRequest,
-    HttpAnswer,
-    HttpRequest,
-    head_of,
-    parse_head,
-    read_form,
-    text_answer,
-)
 from wheelmq.dashboard.sessions import Sessions
-from wheelmq.net.listening import OpenPort, listen, stream_factory
+from wheelmq.net.listening import OpenPort, listen
 from wheelmq.net.server_tls import ServerTls
+from wheelmq.system.clock import Clock
 from wheelmq.system.tls import TlsMode
 
-HEAD_S: Final = 5.0
-"""Time for a request to arrive, and for its answer to be read."""
+HEAD_BYTES_MAX: Final = 8192
+"""Greatest length of the head of a request."""
+REQUEST_S: Final = 5.0
+"""Time for a request to arrive."""
+ANSWER_S: Final = 30.0
+"""Time for the broker to answer, and for the client to read."""
+STOP_S: Final = 1.0
+"""Time for running requests to end at the stop. Their clients do not get the answers."""
 CONNECTIONS_MAX: Final = 32
 """Simultaneous connections. The server closes further ones."""
-HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
-"""Names in the Host header that are accepted.
-
-A foreign page whose name was pointed to this server has another one.
-"""
-COMMON: Final = (
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Cache-Control", "no-store"),
-    ("Connection", "close"),
-)
 
 
 class Dashboard:
     """An HTTP server on 127.0.0.1 that shows figures. With `sessions`, only users see them, and some may operate."""
 
-    def __init__(self, figures: DashboardFigures, sessions: Sessions | None = None) -> None:
+    def __init__(self, figures: DashboardFigures, clock: Clock, sessions: Sessions | None = None) -> None:
         self._figures = figures
-        self._entry = None if sessions is None else UserPages(sessions)
+        self._app = make_app(figures, clock, sessions)
         self._server: OpenPort | None = None
-        self._connections: set[asyncio.Task[None]] = set()
-        self._silent: dict[asyncio.Task[None], None] = {}
-        """Connections that have not sent a complete request yet, the oldest first."""
+        self._sampling: asyncio.Task[None] | None = None
+        self._visitors = Visitors()
 
     async def start(self, port: int, tls: ServerTls | None = None) -> str:
         """Listen on `port` (0 for a free one), and return the page's address. Raises OSError if the port is taken.
 
         With `tls` the page is served by HTTPS too, or by HTTPS alone, as its mode says.
         """
-        factory = stream_factory(self._serve, limit=HEAD_BYTES_MAX)
-        self._server = await listen(factory, "127.0.0.1", port, tls=tls)
+        config = Config(
+            self._app,
+            http=H11Protocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="error",  # a client can cause any number of warnings
+            access_log=False,
+            proxy_headers=False,  # a client could choose its address and its scheme
+            server_header=False,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        )
+        config.load()
+        visitors = self._visitors
+        self._server = await listen(lambda: VisitorConnection(config, visitors), "127.0.0.1", port, tls=tls)
+        self._sampling = asyncio.create_task(self._figures.keep_sampling())
         is_strict = tls is not None and tls.mode is TlsMode.ENFORCING
         return f"{'https' if is_strict else 'http'}://127.0.0.1:{self._server.port}/"
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
         if self._server is None:
             return
         self._server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._visitors.close()
         await self._server.wait_closed()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        if len(self._connections) > CONNECTIONS_MAX and self._silent:
+
+class Visitors:
+    """The open connections, at most CONNECTIONS_MAX."""
+
+    def __init__(self) -> None:
+        self.state = ServerState()
+        self._open: set[VisitorConnection] = set()
+        self._silent: dict[VisitorConnection, None] = {}
+        """Connections that have not sent a complete request yet, the oldest first."""
+
+    def enter(self, connection: VisitorConnection) -> bool:
+        """Add a connection. Returns False if there are too many, and all of them have sent a request."""
+        if len(self._open) >= CONNECTIONS_MAX:
+            if not self._silent:
+                return False
             oldest = next(iter(self._silent))
-            self._connections.discard(oldest)
-            del self._silent[oldest]
-            oldest.cancel()  # a client that sends nothing makes room for one that does
-        try:
-            if len(self._connections) <= CONNECTIONS_MAX:
-                with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-                    self._silent[task] = None
-                    async with asyncio.timeout(HEAD_S):
-                        head = await head_of(reader)
-                        request, answer = await self._read(head, reader, writer)
-                    self._silent.pop(task, None)
-                    if request is not None:
-                        answer = await self.answer(request)
-                    is_head = head.startswith(b"HEAD ")
-                    async with asyncio.timeout(HEAD_S):
-                        writer.write(self._written(answer, is_head=is_head))
-                        await writer.drain()
-                        writer.close()
-                        await writer.wait_closed()
-        finally:
-            self._connections.discard(task)
-            self._silent.pop(task, None)
-            writer.transport.abort()  # no effect if it is closed already
+            self.leave(oldest)
+            oldest.transport.abort()  # a client that sends nothing makes room for one that does
+        self._open.add(connection)
+        self._silent[connection] = None
+        return True
 
-    async def _read(
-        self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[HttpRequest | None, HttpAnswer]:
-        """Return the request with `head`, or None and the answer that rejects it. Raises IncompleteReadError."""
-        try:
-            is_encrypted = writer.get_extra_info("ssl_object") is not None
-            address = writer.get_extra_info("peername")[0]
-            request = parse_head(head, address, is_encrypted=is_encrypted)
-            if _host(request.header("host")) not in HOSTS:
-                raise BadRequest("421 Misdirected Request", "Use the host name 127.0.0.1 or localhost.")
-            if self._entry is not None and request.method == "POST" and request.path in PATHS:
-                request = await read_form(request, reader)
-            return request, NO_ANSWER
-        except BadRequest as bad:
-            return None, bad.answer
+    def note_request(self, connection: VisitorConnection) -> bool:
+        """Note that the request is complete. Returns False if it was known."""
+        if connection not in self._silent:
+            return False
+        del self._silent[connection]
+        return True
 
-    async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Return the answer to a request."""
-        path, entry = request.path, self._entry
-        if entry is not None and path in PATHS:
-            return await entry.answer(request)
-        if path not in ("/", "/figures.json"):
-            return text_answer("404 Not Found", "The pages are / and /figures.json.")
-        if request.method not in ("GET", "HEAD"):
-            return text_answer("405 Method Not Allowed", "This page is read-only.", ("Allow", "GET, HEAD"))
-        account = ""
-        if entry is not None:
-            session = await entry.session_of(request)
-            if session is None and path == "/":
-                return text_answer("303 See Other", f"See {LOGIN}", ("Location", LOGIN))
-            if session is None:
-                return text_answer("401 Unauthorized", f"Log in at {LOGIN} first.")
-            account = account_html(session)
-        figures = await self._figures.get()
-        if path == "/":
-            return HttpAnswer("200 OK", "text/html; charset=utf-8", page.html(figures, account))
-        return HttpAnswer("200 OK", "application/json", page.json(figures))
+    def leave(self, connection: VisitorConnection) -> None:
+        """Remove a connection."""
+        self._open.discard(connection)
+        self._silent.pop(connection, None)
 
-    def _written(self, answer: HttpAnswer, *, is_head: bool) -> bytes:
-        found = [("Content-Type", answer.kind), ("Content-Length", str(len(answer.body))), *COMMON]
-        found.append(("Content-Security-Policy", page.POLICY if self._entry is None else page.FORMS_POLICY))
-        head = "".join(f"{name}: {value}\r\n" for name, value in (*found, *answer.headers))
-        return f"HTTP/1.1 {answer.status}\r\n{head}\r\n".encode() + (b"" if is_head else answer.body)
+    async def close(self) -> None:
+        """Close all connections, and wait for the end of their requests."""
+        for connection in list(self._open):
+            connection.transport.abort()
+        tasks = list(self.state.tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=STOP_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
 
-NO_ANSWER: Final = text_answer("500 Internal Server Error", "There is no answer.")
+class VisitorConnection(H11Protocol):
+    """One connection: uvicorn's protocol with a limit and deadlines for the request and the answer, which it lacks."""
 
+    def __init__(self, config: Config, visitors: Visitors) -> None:
+        super().__init__(config, visitors.state, {})
+        self._visitors = visitors
+        self._deadline: asyncio.TimerHandle | None = None
+        self._received_bytes = 0
 
-def _host(name: str) -> str:
-    """Return a Host header's name without the port, which may differ because of a port forwarding."""
-    return name if name.endswith("]") else name.rpartition(":")[0] or name
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self._visitors.enter(self):
+            transport.abort()
+            return
+        self._set_deadline(REQUEST_S)
+
+    def data_received(self, data: bytes) -> None:
+        self._received_bytes += len(data)
+        if self._received_bytes <= HEAD_BYTES_MAX + BODY_BYTES_MAX:
+            super().data_received(data)
+        elif self.cycle is None:
+            self.send_400_response("The request is too long.")
+        else:
+            self.transport.abort()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        is_complete = self.cycle is not None and not self.cycle.more_body
+        if is_complete and self._visitors.note_request(self):
+            self._set_deadline(ANSWER_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._visitors.leave(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _set_deadline(self, seconds: float) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)

@@ -62,7 +62,7 @@ NoteLogin = Callable[[str, str, str, bool], None]
 class LoginRejected(Exception):
     """The login is rejected. The text is for the page."""
 
-    def __init__(self, status: str, text: str) -> None:
+    def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
 
@@ -96,22 +96,22 @@ class Sessions:
     async def log_in(self, name: str, secret: str, address: str) -> str:
         """Begin a session. Returns the value of its cookie. Raises LoginRejected."""
         if not name or not secret:
-            raise LoginRejected("400 Bad Request", "Enter the name and the secret of a user.")
+            raise LoginRejected(400, "Enter the name and the secret of a user.")
         attempt = f"{address} {name[:128]}"
         wait_s = self._limit.wait_s(attempt)
         if wait_s:
             self._note("DASHBOARD_LOGIN", name, address, False)
-            raise LoginRejected("429 Too Many Requests", f"Too many failures: try again in {int(wait_s) + 1} s.")
+            raise LoginRejected(429, f"Too many failures: try again in {int(wait_s) + 1} s.")
         self._limit.note_failure(attempt)  # until the broker answers, so that attempts at once count too
         key = AccessKey(name, secret)
         try:
             role = await self._broker.role_of(key)
         except CallError as error:
             self._limit.note_success(attempt)
-            raise LoginRejected("503 Service Unavailable", f"The broker does not answer: {error}") from None
+            raise LoginRejected(503, f"The broker does not answer: {error}") from None
         self._note("DASHBOARD_LOGIN", name, address, role is not None)
         if role is None:
-            raise LoginRejected("403 Forbidden", "Wrong name or secret, or no right to read this cluster.")
+            raise LoginRejected(403, "Wrong name or secret, or no right to read this cluster.")
         self._limit.note_success(attempt)
         return self._begin(key, role)
 

@@ -1,36 +1,55 @@
-// Runs the page's script (its file is the first argument) with as much of a document as it uses, and answers its question
-// with the JSON of the second file; then with a failure. Prints what it drew.
+// Runs the page's script (its file is the first argument) with as much of a document as it uses. Prints what it did.
 const { readFileSync } = require("fs");
 
 class Element {
-  constructor(name) { this.name = name; this.children = []; this.text = ""; }
-  set textContent(text) { this.text = String(text); this.children = []; }
-  append(...children) {
-    if (!children.every((child) => child instanceof Element)) throw new Error("only elements are appended");
-    this.children.push(...children);
-  }
-  replaceChildren(...children) { this.children = []; this.append(...children); }
-  told() {
-    const own = this.name === "meter" ? { count: this.value, of: this.max } : this.text;
-    return this.children.length ? [this.name, ...this.children.map((child) => child.told())] : [this.name, own];
-  }
+  constructor(id, text, details = []) { Object.assign(this, { id, textContent: text, hidden: true, open: false }); this.childNodes = [text]; this.details = details; this.listeners = {}; this.set = {}; }
+  addEventListener(name, act) { this.listeners[name] = act; }
+  setAttribute(name, value) { this.set[name] = value; }
+  querySelectorAll() { return this.details.filter((one) => one.open); }
+  isEqualNode(other) { return String(this.childNodes) === String(other.childNodes); }
+  replaceChildren(...children) { this.childNodes = children; this.replaced = (this.replaced || 0) + 1; }
+  focus() { document.activeElement = this; }
 }
 
-const state = new Element("p"), main = new Element("main"), timers = [];
-global.document = {
-  hidden: false,
-  createElement: (name) => new Element(name),
-  getElementById: (id) => (id === "state" ? state : null),
-  querySelector: (name) => (name === "main" ? main : null),
-};
+function page(texts) {
+  const found = new Map(), history = new Element("history", "");
+  for (const [id, text] of Object.entries(texts)) found.set(id, new Element(id, text, id === "figures" ? [history] : []));
+  found.set("history", history);
+  return {
+    title: texts.title, hidden: false, activeElement: null, found,
+    getElementById: (id) => found.get(id) || null,
+    getSelection: () => "",
+    querySelectorAll: () => ["state", "figures"].map((id) => found.get(id)),
+  };
+}
+
+const timers = [], did = { reloads: 0 };
+global.document = page({ title: "old", state: "well", figures: "1", stale: "", pause: "", "without-script": "" });
+global.location = { reload: () => { did.reloads += 1; } };
 global.setTimeout = (work) => timers.push(work);
-global.fetch = async () => ({ ok: true, json: async () => JSON.parse(readFileSync(process.argv[3], "utf8")) });
+global.DOMParser = class { parseFromString(text) { return (did.next = page(JSON.parse(text))); } };
+let answer = { ok: true, redirected: false, text: async () => JSON.stringify({ title: "new", state: "well", figures: "2" }) };
+global.fetch = async () => { if (answer instanceof Error) throw answer; return answer; };
+const at = (id) => document.getElementById(id);
 (0, eval)(readFileSync(process.argv[2], "utf8"));
 
 (async () => {
+  at("history").open = true;
+  document.activeElement = at("pause");
   await timers.shift()();
-  const drawn = { state: state.text, main: main.told() };
-  global.fetch = async () => { throw new Error("it is gone"); };
+  did.title = document.title;
+  did.replaced = [at("state").replaced || 0, at("figures").replaced || 0];
+  did.stays_open = did.next.getElementById("history").open;
+  delete did.next;
+  answer = new Error("it is gone");
   await timers.shift()();
-  console.log(JSON.stringify({ ...drawn, later: state.text, main_later: main.told(), waits: timers.length }));
+  did.stale = [at("stale").hidden, at("stale").textContent];
+  at("pause").listeners.click();
+  answer = { ok: true, redirected: true };
+  await timers.shift()();
+  did.paused = [at("pause").hidden, at("pause").set["aria-pressed"], did.reloads];
+  at("pause").listeners.click();
+  await timers.shift()();
+  did.waits = timers.length;
+  console.log(JSON.stringify(did));
 })();

@@ -1,4 +1,4 @@
-"""The script of the page, run with Node if Node is installed."""
+"""The script of the page, run with Node if Node is installed. test_browser.py runs it in a browser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from wheelmq.dashboard import page
@@ -17,20 +16,17 @@ NODE = shutil.which("node")
 
 
 @pytest.mark.skipif(NODE is None, reason="there is no Node")
-def test_the_script_draws_the_tables_of_the_json(tmp_path: Path) -> None:
-    hostile = "</td><script>x</script>"
-    section = page.Section("A & B", [[hostile, page.Bar(3, 7)], ["x", "y"]], ["one", "two"], "a note")
-    tables = msgspec.json.encode({"problem": "none", "sections": [section, page.Section("C", [])]})
-    (tmp_path / "script.js").write_text(page.SCRIPT)
-    (tmp_path / "tables.json").write_bytes(tables)
-    command = [NODE, Path(__file__).with_name("page.js"), tmp_path / "script.js", tmp_path / "tables.json"]
+def test_the_script_replaces_the_parts_that_changed(tmp_path: Path) -> None:
+    (tmp_path / "script.js").write_bytes(page.asset("refresh.js"))
+    command = [NODE, Path(__file__).with_name("page.js"), tmp_path / "script.js"]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=60)
     found: dict[str, Any] = json.loads(done.stdout)
-    row = ["tr", ["td", hostile], ["td", ["meter", {"count": 3, "of": 7}]]]
-    head = ["tr", ["th", "one"], ["th", "two"]]
-    table = ["table", head, row, ["tr", ["td", "x"], ["td", "y"]]]
-    drawn = ["section", ["h2", "A & B"], ["p", "a note"], table]
-    assert found["main"] == ["main", drawn, ["section", ["h2", "C"], ["table", ""]]]
-    assert found["state"] == "none"
-    assert "These figures are old" in found["later"] and "it is gone" in found["later"]
-    assert found["main_later"] == found["main"] and found["waits"] == 1  # the script continues to poll
+    assert found["title"] == "new"
+    assert found["replaced"] == [0, 1], "an unchanged banner is not announced again"
+    assert found["stays_open"], "details that a person opened stay open"
+    assert found["stale"] == [
+        False,
+        "These figures are old: the dashboard does not answer (it is gone). Is wheelmq up running?",
+    ]
+    assert found["paused"] == [False, "true", 0], "a paused page loads nothing"
+    assert (found["reloads"], found["waits"]) == (1, 0), "after the end of a session the login is shown"

@@ -35,6 +35,7 @@ def metrics(sources: MetricSources) -> dict[str, Any]:
         "broker": sources.settings.broker.name,
         "boot_ms": sources.boot_ms,
         "now_ms": sources.clock.now_ms(),
+        "is_master": sources.role.is_master,
         "takes_sends": sources.admission.takes_sends,
         "refusal": sources.admission.rejection(),
         "log": {
@@ -70,6 +71,7 @@ def pipeline_metrics(sources: MetricSources) -> dict[str, Any]:
         "walked_through_ms": timer.scans.walked_through_ms,
         "covered_through_ms": timer.scans.covered_through_ms,
         "fallback": {"is_active": sources.pipeline.fallback.is_active, "indexed": sources.pipeline.fallback.indexed},
+        "skipped_slots": len(timer.scans.skipped),
         "problem": pipeline_problem(sources),
         "last_turn": sources.pipeline.figures.last,
         "read_bytes": sources.pipeline.reader.bytes_read,
@@ -83,6 +85,7 @@ def timer_metrics(sources: MetricSources) -> dict[str, Any]:
         "pending": int(timer.pending.counts.by_queue.sum()),
         "overdue": late.messages,
         "overdue_ms": late.late_ms,
+        "is_stopped": sources.settings.timer.stop_dequeue,
         "armed": timer.pending.armed.count,
         "noted": timer.pending.notes.count,
         "armed_by": dict(timer.pending.armed_by),
