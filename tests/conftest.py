@@ -1,9 +1,10 @@
-"""Rules for all tests: their code, their distribution over processes, and tests that need a JDK and Maven.
+"""Rules for all tests: their code, their distribution over processes, and tests that need other programs.
 
 A test runs the kernels or the plain code. WHEELMQ_KERNELS=compiled or =plain decides it for all tests but those with
 a mark. Without it, the unit tests, the property tests and the simulation run the plain code.
 
-Without a JDK and Maven those tests are skipped with a visible notice. In CI they fail.
+Tests that need a JDK and Maven, or Chromium, are skipped without them, with a visible notice. In CI those with Java
+fail. Chromium is not in any package that the lock file names, so CI may be without it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from compat.apache.maven import java_and_maven_found
+from tests.browser.chromium import VARIABLE, find_chromium
 from wheelmq.formats.kernels import jit
 
 NO_JAVA = java_and_maven_found()
+NO_BROWSER = None if find_chromium() else "there is no Chromium on the PATH"
 IS_CI = os.environ.get("CI") == "true"
 FOLDER = Path(__file__).parent
 LONG = (
@@ -43,7 +46,7 @@ LONG = (
 """The slowest files and folders, in this order. They start first, so that no process runs alone at the end."""
 
 
-PLAIN = ("unit", "property", "sim", "ship", "deploy")
+PLAIN = ("unit", "property", "sim", "ship", "deploy", "browser")
 """The folders whose tests run the plain code by default."""
 BOTH = ("twin", "golden")
 """The folders whose tests compare the kernels and the plain code."""
@@ -102,6 +105,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Spread:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if NO_BROWSER is not None and item.get_closest_marker("browser") is not None:
+        pytest.skip(NO_BROWSER)
     if NO_JAVA is None or item.get_closest_marker("java") is None:
         return
     if IS_CI:
@@ -110,10 +115,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = [report.nodeid for report in terminalreporter.stats.get("skipped", []) if "java" in report.keywords]
-    if NO_JAVA is None or not skipped:
-        return
-    terminalreporter.section("NOT TESTED AGAINST APACHE ROCKETMQ", sep="!", red=True, bold=True)
-    terminalreporter.line(f"{NO_JAVA}. Install a JDK (17 or newer) and Maven, and run again. Left out were:")
-    for name in skipped:
-        terminalreporter.line(f"  {name}")
+    for mark, title, remedy in (
+        ("java", "NOT TESTED AGAINST APACHE ROCKETMQ", f"{NO_JAVA}. Install a JDK (17 or newer) and Maven"),
+        ("browser", "NOT TESTED IN A BROWSER", f"{NO_BROWSER}. Install one, or name it in {VARIABLE}"),
+    ):
+        skipped = [report.nodeid for report in terminalreporter.stats.get("skipped", []) if mark in report.keywords]
+        if skipped:
+            terminalreporter.section(title, sep="!", red=True, bold=True)
+            terminalreporter.line(f"{remedy}, and run again. Left out were:")
+            for name in skipped:
+                terminalreporter.line(f"  {name}")

@@ -20,6 +20,8 @@ LOGS: Final = "in the folder logs of the home of wheelmq up"
 class Alarm(NamedTuple):
     """A problem that needs the operator."""
 
+    title: str
+    """The kind of the problem. It has no figures, so a screen reader announces it once."""
     reason: str
     """One or more sentences without the last period."""
     remedy: str
@@ -31,6 +33,7 @@ def alarms(figures: dict[str, Any], recent: ChartPoint | None) -> list[Alarm]:
     if "problem" in figures:
         return [
             Alarm(
+                "The broker does not answer",
                 _sentence(figures["problem"]),
                 f"Read the end of broker.log {LOGS}. wheelmq up starts the broker again if it dies. If it dies again, "
                 "run wheelmq doctor.",
@@ -44,7 +47,9 @@ def _sends(figures: dict[str, Any]) -> Iterator[Alarm]:
     if figures["takes_sends"] or not figures["is_master"]:
         return  # a slave accepts no sends, and that is no problem
     reason = figures["refusal"] or "the broker does not accept sends before the time in its settings"
-    yield Alarm(f"Sends are rejected: {reason}", _remedy_for_sends(reason, figures["overview"]["disk"]))
+    yield Alarm(
+        "Sends are rejected", f"Sends are rejected: {reason}", _remedy_for_sends(reason, figures["overview"]["disk"])
+    )
 
 
 def _remedy_for_sends(reason: str, disk: dict[str, float]) -> str:
@@ -67,18 +72,21 @@ def _lateness(figures: dict[str, Any], recent: ChartPoint | None) -> Iterator[Al
     text = f"{_messages(overdue)} overdue, the first for {duration_text(overdue_ms)}"
     if figures["timers"]["is_stopped"]:
         yield Alarm(
+            "The release of timers is stopped",
             "The release of timers is stopped" + (f": {text}" if overdue_ms >= LATE_MS else ""),
             "Set timerStopDequeue to false: wheelmq admin updateBrokerConfig, or the button on this page for users "
             "who may operate the broker.",
         )
     elif overdue_ms >= LATE_MS:
         yield Alarm(
-            text[:1].upper() + text[1:],
+            "Messages are overdue",
+            _sentence(text),
             f"Run wheelmq doctor, and look for a slow disk or busy processors. Read the end of broker.log {LOGS}.",
         )
     elif recent is not None and (recent.lateness_p99_ms or 0) > LATE_MS:
         late = duration_text(recent.lateness_p99_ms or 0)
         yield Alarm(
+            "Messages are late",
             f"Messages are late: in the last minute, 99 % were released within {late}, and the bound is "
             f"{duration_text(LATE_MS)}",
             "Wait a minute after a start of the broker: messages that were due meanwhile are late once. Otherwise look "
@@ -99,6 +107,7 @@ def _pipeline(figures: dict[str, Any]) -> Iterator[Alarm]:
     else:
         return
     yield Alarm(
+        "The pipeline makes no turn",
         reason,
         f"Read the end of pipeline.log {LOGS}, and run wheelmq doctor: it checks Java and Spark. No message is late "
         "meanwhile. If you do not want a pipeline, start with --no-pipeline.",
@@ -109,6 +118,7 @@ def _slots(figures: dict[str, Any]) -> Iterator[Alarm]:
     count = figures["pipeline"]["skipped_slots"]
     if count:
         yield Alarm(
+            "Slots of the timer wheel cannot be read",
             f"{count:,} {'slot' if count == 1 else 'slots'} of the timer wheel cannot be read",
             f"Read the lines with CRITICAL in broker.log {LOGS}: they name each slot and the error. The broker tries "
             "again every 10 s. Restart it if the error stays, then see docs/operations/damage.md.",
@@ -119,6 +129,7 @@ def _disk(figures: dict[str, Any]) -> Iterator[Alarm]:
     disk = figures["overview"]["disk"]
     if disk["used_percent"] >= disk["delete_percent"]:
         yield Alarm(
+            "The disk fills",
             f"The disk of the store is {disk['used_percent']:.0f} % full. From {disk['delete_percent']:.0f} % on, the "
             f"broker deletes log files of any age. Above {disk['reject_percent']:.0f} % it rejects sends",
             "Free space, or move the store to a larger disk. A shorter file_reserved_time keeps fewer log files.",

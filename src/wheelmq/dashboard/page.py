@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from wheelmq.dashboard import charts as chart
 from wheelmq.dashboard.alarms import RECENT_MS, Alarm, alarms, duration_text
 from wheelmq.dashboard.charts import rate_text, time_text
-from wheelmq.dashboard.history import HOUR_MS, HourHistory, ChartPoint
+from wheelmq.dashboard.history import HOUR_MS, ChartPoint, HourHistory
 from wheelmq.dashboard.tables import Section, parts, sections
 
 BOX: Final = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,10 @@ def test_the_error_names_a_dashboard_port_in_use(tmp_path: Path) -> None:
     assert f"port {port} is taken" in told and "--dashboard-port" in told
     port = free_port()
     assert "a port of its own" in start_problem(stack_at(tmp_path, broker_port=port, dashboard_port=port))
+
+
+def test_only_a_running_dashboard_imports_the_web_framework() -> None:
+    parts = "wheelmq.cli.up, wheelmq.cli.stack, wheelmq.nameserver.app, wheelmq.broker.app, wheelmq.client"
+    check = f"import sys, {parts}; print(sys.modules.keys() & {{'starlette', 'uvicorn', 'jinja2', 'h11', 'anyio'}})"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from wheelmq.dashboard import alarms as alarms_module
 from wheelmq.dashboard import page
 from wheelmq.dashboard.alarms import QUIET_MS, alarms, duration_text
 from wheelmq.dashboard.history import HourHistory
@@ -140,7 +144,17 @@ def test_several_problems_are_listed(harness: BrokerHarness, requests: CountedRe
     found["overview"] |= {"overdue_ms": 90_000, "due_and_not_released": 7000}
     seen = banner(found)
     assert seen.one("h2").text == "! 2 problems" and len(seen.all("li")) == 2
+    announced = shown(found).one(role="status").text
+    assert announced == "2 problems: Messages are overdue; The disk fills.", "no figure that changes"
     assert "7,000 messages are overdue, the first for 90 s" in seen.text
+
+
+def test_each_problem_is_documented() -> None:
+    tree = ast.parse(Path(alarms_module.__file__).read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Alarm"]
+    titles = {ast.literal_eval(call.args[0]) for call in calls}
+    guide = Path(__file__).parents[3] / "docs/operations/dashboard.md"
+    assert titles == set(re.findall(r"^\| ([A-Z][^|]*)\. \|", guide.read_text(), re.MULTILINE)) and len(titles) == 8
 
 
 @pytest.mark.parametrize(

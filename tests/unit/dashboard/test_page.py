@@ -170,7 +170,7 @@ def test_the_page_reports_a_broker_that_does_not_answer(requests: CountedRequest
     found = read_figures(requests)
     assert json_of(found)["sections"] == []
     seen = shown(found, steady_history(0))
-    banner = seen.one(role="status")
+    banner = seen.one(id="state")
     assert "does not answer" in banner.text and HOSTILE in banner.text and "wheelmq doctor" in banner.text
     assert len(seen.all("script")) == 1 and not seen.all("img")
     assert len(seen.all("figure")) == 3, "the last hour stays"

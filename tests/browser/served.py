@@ -1,0 +1,110 @@
+"""A dashboard of a broker with messages and a history, served from a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from pathlib import Path
+from random import Random
+from typing import Self
+
+from wheelmq.dashboard.figures import DashboardFigures
+from wheelmq.dashboard.history import HourHistory, Sample
+from wheelmq.dashboard.server import Dashboard
+from wheelmq.formats.wire.frame import Command
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+LONG_NAME = "a-topic-with-a-very-long-name-" + "x" * 60
+NOW_MS = 1_800_000_000_000
+BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
+USUAL = (0.55, 0.8, 0.93, 0.985, 0.997, *[1.0] * 9)
+SLOW = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.985, 1.0, 1.0, 1.0)
+"""The shares of releases up to each bound, usually and while the disk is slow."""
+
+
+class PicturedFigures(DashboardFigures):
+    """Figures whose history does not grow."""
+
+    async def sample(self) -> None:
+        """Take no sample."""
+
+
+class ServedBroker:
+    """A dashboard. The clock of its broker moves a second with each request."""
+
+    def __init__(self, store: Path) -> None:
+        self.is_rejecting = False
+        """Reject sends from the next request on."""
+        self._store = store
+        self._ready, self._ended = threading.Event(), asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(60), "the dashboard did not start"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join(60)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        with BrokerHarness(self._store, clock=ManualClock(NOW_MS)) as harness:
+            fill(harness)
+            model = PipelineModel(harness)
+            harness.advance(5000, model.work)
+
+            async def ask(command: Command) -> Command:
+                harness.advance(1000, model.work)
+                if self.is_rejecting:
+                    harness.broker.parts.health.reject_sends("the disk is full: No space left on device")
+                return harness.ask(command)
+
+            harness.disk.used = 0.41
+            figures = PicturedFigures(ask, harness.clock)
+            figures.history = wavy_history(harness.now_ms)
+            dashboard = Dashboard(figures, harness.clock)
+            self.url = await dashboard.start(0)
+            self._ready.set()
+            await self._ended.wait()
+            await dashboard.stop()
+
+
+def fill(harness: BrokerHarness) -> None:
+    """Store messages of every kind that the page shows."""
+    for topic, count, every_ms in (("orders", 300, 37_000), ("reminders", 150, 1_500_000), (LONG_NAME, 30, 8_000_000)):
+        for i in range(count):
+            assert harness.send(topic, delay_ms=9000 + i * every_ms % 250_000_000).code == 0
+    for i in range(60):
+        harness.send("audit", b"body", queue_id=i % 4)
+    offsets = harness.broker.parts.consumer_offsets
+    for group, queues in (("billing", 4), ("search-index", 1)):
+        for queue_id in range(queues):
+            offsets.commit(group, "audit", queue_id, 9)
+    for _ in range(3):
+        harness.send("%DLQ%billing", queue_id=0)
+
+
+def wavy_history(now_ms: int) -> HourHistory:
+    """Return an hour with waves of load, and three minutes of a slow disk."""
+    history, chance = HourHistory(), Random(3)
+    puts = gets = released = 0
+    late_to = [0] * len(BOUNDS_MS)
+    for i in range(361):
+        puts += int(900 + 500 * math.sin(i / 30) + 200 * chance.random())
+        gets += int(800 + 480 * math.sin(i / 30 - 0.3) + 200 * chance.random())
+        more = int(400 + 100 * math.sin(i / 20))
+        released += more
+        shares = SLOW if 180 < i < 200 else USUAL
+        late_to = [count + int(more * share) for count, share in zip(late_to, shares, strict=True)]
+        pending = int(480 + 120 * math.sin((i - 360) / 50))
+        at_ms = now_ms - (360 - i) * 10_000
+        history.add(Sample(at_ms, NOW_MS, puts, gets, pending, released, tuple(zip(BOUNDS_MS, late_to, strict=True))))
+    return history
