@@ -119,6 +119,14 @@ class Chromium:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def submit(self, form: str, **values: str) -> None:
+        """Fill in a form, press its button, and wait for the next page."""
+        for name, value in values.items():
+            self.run(f"document.getElementById({json.dumps(name)}).value = {json.dumps(value)}")
+        self.events.clear()
+        self.run(f"document.querySelector({json.dumps(form + ' button')}).click()")
+        self.wait_for("Page.loadEventFired")
+
     def resize(self, width: int, height: int, *, is_phone: bool = False) -> None:
         """Set the size of the window. A phone has two pixels per unit."""
         scale = 2 if is_phone else 1

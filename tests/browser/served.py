@@ -12,12 +12,15 @@ from typing import Self
 from wheelmq.dashboard.figures import DashboardFigures
 from wheelmq.dashboard.history import HourHistory, Sample
 from wheelmq.dashboard.server import Dashboard
+from wheelmq.dashboard.sessions import Operation, Sessions, UserRole
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
 LONG_NAME = "a-topic-with-a-very-long-name-" + "x" * 60
+OPERATOR = AccessKey("olga", "the secret of olga")
 NOW_MS = 1_800_000_000_000
 BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
 USUAL = (0.55, 0.8, 0.93, 0.985, 0.997, *[1.0] * 9)
@@ -35,7 +38,10 @@ class PicturedFigures(DashboardFigures):
 class ServedBroker:
     """A dashboard. The clock of its broker moves a second with each request."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, *, has_users: bool = False) -> None:
+        self._has_users = has_users
+        self.operations: list[Operation] = []
+        """The operations of users."""
         self.is_rejecting = False
         """Reject sends from the next request on."""
         self._store = store
@@ -54,6 +60,15 @@ class ServedBroker:
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join(60)
 
+    async def role_of(self, key: AccessKey) -> UserRole | None:
+        """Return the role of the only user."""
+        return UserRole.OPERATE if key == OPERATOR else None
+
+    async def operate(self, key: AccessKey, operation: Operation) -> None:
+        """Note an operation."""
+        assert key == OPERATOR
+        self.operations.append(operation)
+
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         with BrokerHarness(self._store, clock=ManualClock(NOW_MS)) as harness:
@@ -70,7 +85,8 @@ class ServedBroker:
             harness.disk.used = 0.41
             figures = PicturedFigures(ask, harness.clock)
             figures.history = wavy_history(harness.now_ms)
-            dashboard = Dashboard(figures, harness.clock)
+            sessions = Sessions(self, harness.clock, lambda *_: None) if self._has_users else None
+            dashboard = Dashboard(figures, harness.clock, sessions)
             self.url = await dashboard.start(0)
             self._ready.set()
             await self._ended.wait()

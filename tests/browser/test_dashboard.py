@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.browser.chromium import Chromium, find_chromium
-from tests.browser.served import ServedBroker
+from tests.browser.served import OPERATOR, ServedBroker
+from wheelmq.dashboard.sessions import Operation
 
 pytestmark = pytest.mark.browser
 
@@ -98,3 +99,25 @@ def test_the_keyboard_reaches_every_part(chromium: Chromium, served: ServedBroke
     assert reached[0] == "Skip to the figures"
     assert not [name for name in reached if name.endswith("!")], "each is visible"
     assert {"pending-1-table", "details-1-table", "Refresh", "pause", "Figures as JSON"} <= set(reached)
+
+
+def test_a_user_logs_in_operates_and_logs_out(chromium: Chromium, tmp_path: Path) -> None:
+    """A browser decides which headers a form has. The server accepts only forms with its own origin."""
+    with ServedBroker(tmp_path / "store", has_users=True) as served:
+        chromium.open(served.url)
+        assert chromium.run("location.pathname") == "/login" and chromium.run(FOCUS) == "name"
+        chromium.submit("form", name=OPERATOR.name, secret="wrong")
+        assert "Wrong name or secret" in chromium.run("document.getElementById('problem').innerText")
+        chromium.submit("form", name=OPERATOR.name, secret=OPERATOR.secret)
+        assert chromium.run("location.pathname") == "/"
+        assert "olga, role operate" in chromium.run("document.querySelector('.account').innerText")
+        assert OPERATOR.secret not in chromium.run("document.documentElement.outerHTML")
+        assert chromium.run("document.cookie") == "", "no script can read the cookie"
+        chromium.submit("form[action='/operate']")
+        assert "Done." in chromium.run("document.body.innerText")
+        assert served.operations == [Operation.STOP_RELEASES]
+        chromium.open(served.url)
+        chromium.submit("form[action='/logout']")
+        assert chromium.run("location.pathname") == "/login"
+        chromium.open(served.url)
+        assert chromium.run("location.pathname") == "/login"

@@ -30,7 +30,7 @@ A foreign page whose name was pointed to this server has another one.
 """
 COMMON: Final = (
     ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
+    ("Referrer-Policy", "same-origin"),  # with no-referrer, browsers send the forms of this page with Origin: null
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("X-Frame-Options", "DENY"),

@@ -273,6 +273,22 @@ def test_a_session_ends(secured: BrokerHarness, tmp_path: Path) -> None:
     run(secured, tmp_path / "audit.log", work)
 
 
+def test_a_defect_writes_no_secret_into_the_log(
+    secured: BrokerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(requests: UserRequests, key: AccessKey) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(UserRequests, "role_of", fail)
+
+    async def work(browser: Browser) -> None:
+        status, answer = await browser.send("POST", "/login", {"name": BOB.name, "secret": BOB.secret})
+        assert status == 500 and "defect" not in answer
+
+    run(secured, tmp_path / "audit.log", work)
+    assert "a defect" in caplog.text and BOB.secret not in caplog.text and "secret+of" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

@@ -73,7 +73,7 @@ def test_the_page_allows_only_its_own_script_and_style(harness: BrokerHarness) -
     for directive in ("script-src 'self'", "style-src 'self'", "form-action 'none'", "frame-ancestors 'none'"):
         assert directive in policy
     assert not re.search(rb"<style|<script>|https?:", body)
-    assert headers["referrer-policy"] == "no-referrer" and headers["cache-control"] == "no-store"
+    assert headers["referrer-policy"] == "same-origin" and headers["cache-control"] == "no-store"
     assert not headers.keys() & {"access-control-allow-origin", "server"}
 
 
