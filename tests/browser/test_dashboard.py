@@ -54,13 +54,13 @@ def test_the_script_shows_a_new_problem_and_keeps_the_focus(chromium: Chromium, 
     chromium.open(served.url)
     assert chromium.run("document.querySelector('#state h2').innerText").endswith("All is well")
     chromium.run("document.getElementById('history').open = true")
-    chromium.run("document.getElementById('groups-1-table').focus()")
+    chromium.run("document.getElementById('pending-2-table').focus()")
     served.is_rejecting = True
     chromium.run(CHANGE)
     assert "No space left" in chromium.run("document.getElementById('state').innerText")
     assert chromium.run("document.title") == "1 problem - WheelMQ"
     assert chromium.run("document.getElementById('history').open") is True
-    assert chromium.run(FOCUS) == "groups-1-table"
+    assert chromium.run(FOCUS) == "pending-2-table"
     assert chromium.problems() == []
 
 
@@ -98,7 +98,7 @@ def test_the_keyboard_reaches_every_part(chromium: Chromium, served: ServedBroke
             break
     assert reached[0] == "Skip to the figures"
     assert not [name for name in reached if name.endswith("!")], "each is visible"
-    assert {"pending-1-table", "details-1-table", "Refresh", "pause", "Figures as JSON"} <= set(reached)
+    assert {"pending-2-table", "Consumer groups", "Refresh", "pause", "Figures as JSON"} <= set(reached)
 
 
 def test_a_user_logs_in_operates_and_logs_out(chromium: Chromium, tmp_path: Path) -> None:
