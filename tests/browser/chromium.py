@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,14 @@ OPTIONS = (
     "--no-first-run",
     "--remote-debugging-pipe",
 )
+START = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+for end, wanted in zip(ends, (3, 4)):
+    os.dup2(end, wanted)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Starts Chromium, which reads commands at descriptor 3, and writes answers at descriptor 4."""
 _READ_BYTES = 1 << 20
 
 
@@ -42,8 +51,7 @@ class Chromium:
         read_end, self._commands = os.pipe()
         self._answers, write_end = os.pipe()
         self._log = (profile.parent / f"{profile.name}.log").open("wb")
-        # Chromium reads commands at descriptor 3, and writes answers at descriptor 4.
-        words = ["sh", "-c", f'exec "$@" 3<&{read_end} 4>&{write_end}', "sh", program, *OPTIONS, *options]
+        words = [sys.executable, "-c", START, str(read_end), str(write_end), program, *OPTIONS, *options]
         self._process = subprocess.Popen(
             [*words, f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(read_end, write_end),

@@ -13,6 +13,7 @@ from wheelmq.dashboard.figures import DashboardFigures
 from wheelmq.dashboard.history import HourHistory, Sample
 from wheelmq.dashboard.server import Dashboard
 from wheelmq.dashboard.sessions import Operation, Sessions, UserRole
+from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.testing.clock import ManualClock
@@ -23,9 +24,25 @@ LONG_NAME = "a-topic-with-a-very-long-name-" + "x" * 60
 OPERATOR = AccessKey("olga", "the secret of olga")
 NOW_MS = 1_800_000_000_000
 BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
+USUAL_SIZES = {
+    "queue_file_bytes": 20 * 10_000,
+    "timer_log_file_bytes": 52 * 10_000,
+    "timer_slots": 604_800,
+    "timer_roll_window_slots": 172_800,
+}
+"""The wheel of a week, and files that one request counts."""
 USUAL = (0.55, 0.8, 0.93, 0.985, 0.997, *[1.0] * 9)
 SLOW = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.985, 1.0, 1.0, 1.0)
 """The shares of releases up to each bound, usually and while the disk is slow."""
+
+
+class SteppingClock(ManualClock):
+    """A clock that moves with each look at it, so that no figures are kept."""
+
+    def monotonic(self) -> float:
+        """Return a time that is a second later than the last one."""
+        self.advance(1000)
+        return super().monotonic()
 
 
 class PicturedFigures(DashboardFigures):
@@ -71,19 +88,20 @@ class ServedBroker:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        with BrokerHarness(self._store, clock=ManualClock(NOW_MS)) as harness:
+        with BrokerHarness(self._store, clock=ManualClock(NOW_MS), **USUAL_SIZES) as harness:
             fill(harness)
             model = PipelineModel(harness)
             harness.advance(5000, model.work)
 
             async def ask(command: Command) -> Command:
-                harness.advance(1000, model.work)
+                if command.code == RequestCode.WMQ_METRICS:
+                    harness.advance(1000, model.work)
                 if self.is_rejecting:
                     harness.broker.parts.health.reject_sends("the disk is full: No space left on device")
                 return harness.ask(command)
 
             harness.disk.used = 0.41
-            figures = PicturedFigures(ask, harness.clock)
+            figures = PicturedFigures(ask, SteppingClock())
             figures.history = wavy_history(harness.now_ms)
             sessions = Sessions(self, harness.clock, lambda *_: None) if self._has_users else None
             dashboard = Dashboard(figures, harness.clock, sessions)

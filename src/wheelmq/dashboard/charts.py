@@ -80,7 +80,7 @@ def charts(points: Sequence[ChartPoint], now_ms: int) -> list[Chart]:
         _chart(
             "pending",
             "Pending messages",
-            "messages",
+            "of all topics",
             [("pending", lambda one: float(one.pending))],
             points,
             now_ms,

@@ -125,7 +125,8 @@ class TestMainPage:
     def test_the_state_is_announced_and_not_by_color_alone(self, requests: CountedRequests) -> None:
         seen = shown(read_figures(requests))
         assert seen.one(role="status").text == "All is well."
-        assert seen.one(id="state").one("h2").text == "✓ All is well"
+        title = seen.one(id="state").one("h2")
+        assert title.text == "All is well" and title.all("svg"), "a text and a sign"
         alert = seen.one(role="alert")
         assert "hidden" in alert.attributes and not alert.text
         assert len(seen.all("svg", _class="swatch")) == 6 and "stroke-dasharray" in CSS
