@@ -14,8 +14,8 @@ from tests.browser.chromium import VARIABLE, Chromium, find_chromium
 from tests.browser.served import ServedBroker
 
 PICTURES: Final = (
-    ("dashboard-light", 1180, 1000, "light", False),
-    ("dashboard-dark", 1180, 820, "dark", False),
+    ("dashboard-light", 1180, 700, "light", False),
+    ("dashboard-dark", 1180, 750, "dark", False),
     ("dashboard-phone", 390, 844, "light", True),
 )
 """Name, width, height, mode, and whether it is a phone. The picture in dark mode shows a problem."""
