@@ -44,7 +44,7 @@ def test_the_due_times_of_the_readme_are_within_the_limit() -> None:
 
 
 def test_the_settings_of_the_readme_exist() -> None:
-    assert {name for name, _ in SETTINGS} >= {"timer_max_delay_seconds", "log_file_bytes", "allow_unauthenticated"}
+    assert {name for name, _ in SETTINGS} >= {"timer_max_delay_seconds", "allow_unauthenticated"}
     for name, value in SETTINGS:
         reading = read_pairs({name: value}, BROKER)
         assert reading.given, name
