@@ -68,7 +68,7 @@ def administer(folder: Path, tell: Callable[[str], None]) -> list[str]:
             "getControllerMetaData": cluster.admin("getControllerMetaData", "-a", controller),
             "getBrokerEpoch": cluster.admin("getBrokerEpoch", "-b", NAME),
             "electMaster": cluster.admin(
-                *("electMaster", "-a", controller, "-b", str(state.broker_id), "-n", NAME, "-c", CLUSTER)
+                *("electMaster", "-a", controller, "-b", str(state.broker_id), "-bn", NAME, "-c", CLUSTER)
             ),
         }
         for name, output in outputs.items():

@@ -98,8 +98,10 @@ def interpret(values: Mapping[str, str], places: Mapping[str, str], schema: Sche
     return reading
 
 
-def written(value: Any) -> str:
-    """Return a field's value as Apache writes it."""
+def written(value: Any, key: str = "") -> str:
+    """Return the value of the field of `key` as Apache writes it."""
+    if key in _WRITTEN:
+        return _WRITTEN[key][str(value)]
     if isinstance(value, bool):
         return str(value).lower()
     return ";".join(value) if isinstance(value, tuple) else str(value)
@@ -183,3 +185,8 @@ _CONVERSIONS: Final[dict[str, Any]] = {
     "tls.client.authServer": _words("chain", "none"),
 }
 """The conversions of some keys: the value to use, and a note or an empty text."""
+_WRITTEN: Final[dict[str, dict[str, str]]] = {
+    "useTLS": {"always": "true", "auto": "false", "never": "false"},
+    "tls.client.authServer": {"full": "true", "chain": "true", "none": "false"},
+}
+"""What Apache writes for the words of some keys, which are booleans there. Its tools compare and parse them."""

@@ -72,7 +72,7 @@ class Configuration(Generic[T]):
             if key.name in SECRETS:
                 continue
             if key.treatment is Treatment.HONOURED:
-                values[key.name] = apache.written(self._schema.value(self._settings, key.ours))
+                values[key.name] = apache.written(self._schema.value(self._settings, key.ours), key.name)
             elif key.treatment is Treatment.REFUSED:
                 values[key.name] = key.default
         return properties.write(values).encode()
@@ -105,7 +105,7 @@ class Configuration(Generic[T]):
             if key.treatment is not Treatment.HONOURED:
                 _stay(key, text)
                 continue
-            if text.strip() != apache.written(self._schema.value(self._settings, key.ours)):
+            if text.strip() != apache.written(self._schema.value(self._settings, key.ours), key.name):
                 found |= self._change(name, text)
         return found
 
@@ -150,8 +150,9 @@ class Configuration(Generic[T]):
         return toml_edit.with_changes(raw, places)
 
     def _in_properties(self, raw: bytes, changes: dict[str, Any]) -> bytes:
-        keys = self._schema.apaches()
-        return properties.with_changes(raw, {keys[name].name: apache.written(value) for name, value in changes.items()})
+        names = {ours: key.name for ours, key in self._schema.apaches().items()}
+        values = {names[ours]: apache.written(value, names[ours]) for ours, value in changes.items()}
+        return properties.with_changes(raw, values)
 
 
 def _stay(key: ApacheKey, text: str) -> None:

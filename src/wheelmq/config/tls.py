@@ -46,7 +46,8 @@ class TlsSettings(SettingsTable, kw_only=True):
     fixed."""
     outgoing: Annotated[OutgoingTls, Setting("tls_outgoing", "useTLS")] = OutgoingTls.AUTO
     """Whether the broker encrypts its own connections to name servers, and to the master that it follows. `auto` means:
-    if `tls_mode` is `enforcing` at the start. Apache's true is `always`, and false is `never`."""
+    if `tls_mode` is `enforcing` at the start. Apache's true is `always`, and false is `never`. Its tools show `auto` as
+    false."""
     outgoing_ca_file: Annotated[str, Setting("tls_outgoing_ca_file", "tls.client.trustCertPath")] = ""
     """PEM file with the certificates that own connections trust. Empty means the authorities of the system."""
     outgoing_verify: Annotated[ServerCheck, Setting("tls_outgoing_verify", "tls.client.authServer")] = ServerCheck.FULL

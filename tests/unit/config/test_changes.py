@@ -69,6 +69,22 @@ def test_a_change_applies_at_once_and_is_stored_in_the_file(conf: Running, tmp_p
     assert conf.configuration.version.timestamp == conf.clock.now_ms()
 
 
+@pytest.mark.parametrize(
+    ("outgoing", "verify", "shown"),
+    [
+        ("auto", "full", ("false", "true")),
+        ("always", "chain", ("true", "true")),
+        ("never", "none", ("false", "false")),
+    ],
+)
+def test_apaches_booleans_are_shown_as_booleans(outgoing: str, verify: str, shown: tuple[str, str]) -> None:
+    running = Running(None, tls_outgoing=outgoing, tls_outgoing_verify=verify)
+    found = {one.name: one.value for one in properties.parse(running.configuration.text())}
+    assert (found["useTLS"], found["tls.client.authServer"]) == shown
+    running.update(f"useTLS={shown[0]}\ntls.client.authServer={shown[1]}\n")
+    assert running.settings.tls.outgoing == outgoing and running.settings.tls.outgoing_verify == verify
+
+
 def test_the_next_start_reads_the_changed_file(conf: Running, tmp_path: Path) -> None:
     conf.update(
         "messageDelayLevel=1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h\nflushDiskType=SYNC_FLUSH"
