@@ -103,6 +103,7 @@ OF_BATCHES: Final = (
     "batch.appended",
     "batch.checked",
     "batch.decided",
+    "batch.layout_saved",
     "batch.marked",
     "batch.removed",
     "batch.saved",

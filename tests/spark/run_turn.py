@@ -6,6 +6,7 @@ closes it. `run_turn.py hang LOG_DIR` leaves a query running and waits to be kil
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -43,8 +44,11 @@ def start_query(session: SparkSession) -> StreamingQuery:
 
 def describe() -> list[dict[str, object]]:
     """Describe all descendants of this process."""
-    family = psutil.Process().children(recursive=True)
-    return [{"pid": one.pid, "created": one.create_time(), "name": one.name()} for one in family]
+    found: list[dict[str, object]] = []
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that ends now
+            found.append({"pid": one.pid, "created": one.create_time(), "name": one.name()})
+    return found
 
 
 def open_session(log_dir: Path) -> SparkSession:

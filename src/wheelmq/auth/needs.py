@@ -277,11 +277,16 @@ def _batch_topics(raw: bytes) -> Iterator[Right]:
         yield topic_right(name, PUB_ACTIONS)
 
 
-def _layout_topics(raw: bytes) -> Iterator[Right]:
-    for name in bodies.read(raw, bodies.BatchQueues).topics:
+def _layout_topics(command: Command, here: Surroundings) -> Iterator[Right]:
+    raw = bytes(command.body)
+    topics = bodies.read(raw, bodies.BatchQueues).topics if raw else {}
+    for name in topics:
         yield topic_right(name, PUB_ACTIONS)
+    if not topics:
+        yield Right(Resource(ResourceKind.CLUSTER, here.cluster), _GET)
 
 
+_GET: Final = frozenset({Action.GET})
 _CREATE: Final = frozenset({Action.CREATE})
 _CREATE_OR_UPDATE: Final = frozenset({Action.CREATE, Action.UPDATE})
 
@@ -291,7 +296,7 @@ CLIENT_CHECK: Final = in_body("Group and topic: Sub", _client_check)
 ASSIGNMENT: Final = in_body("Group and topic: Sub", _assignment)
 ACKS: Final = in_body("Group and topic of each message: Sub", _acks)
 BATCH_TOPICS: Final = in_body("Topic of each part: Pub", _batch_topics)
-LAYOUT_TOPICS: Final = in_body("Topic of the layout: Pub", _layout_topics)
+LAYOUT_TOPICS: Final = Need("Topic of the layout: Pub; without topics Cluster: Get", _layout_topics)
 CREATED_TOPICS: Final = in_body("Topic of each config: Create", _created_topics)
 CREATED_GROUP: Final = in_body("Group of the config: Create or Update", _created_group)
 CREATED_GROUPS: Final = in_body("Group of each config: Create or Update", _created_groups)

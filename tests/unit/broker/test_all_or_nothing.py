@@ -27,6 +27,7 @@ def fill_log_except(harness: BrokerHarness, free: int) -> None:
 
 def test_a_batch_rejected_by_a_full_disk_stores_no_message(harness: BrokerHarness, disk: SimulatedDisk) -> None:
     body = b"".join(inner(b"%d" % i * 1000) for i in range(10))
+    disk.gives_room_ahead = True
     harness.send("filler")
     disk.is_full = lambda path: "commitlog" in str(path)
     fill_log_except(harness, 4000)

@@ -286,6 +286,7 @@ class TestCommits:
 
     def test_a_full_disk_delays_rows(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path) as harness:
+            harness.disk.gives_room_ahead = True
             sink = Sink(harness)
             rows = [UploadedRow(0, bytes([i]) * 30_000, props.encode({props.UNIQ_KEY: str(i)})) for i in range(80)]
             part = sink.upload(0, 0, rows)

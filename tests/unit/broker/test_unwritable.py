@@ -55,6 +55,7 @@ def test_sends_are_rejected_while_queue_units_cannot_be_written(
 def test_a_due_message_waits_for_the_log_and_is_released_once(
     harness: BrokerHarness, disk: SimulatedDisk, code: int
 ) -> None:
+    disk.gives_room_ahead = True
     for i in range(5):
         harness.send("T", b"%d" % i * 1200, delay_ms=1000)
     breaks(disk, code, "commitlog")

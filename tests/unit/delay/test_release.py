@@ -184,6 +184,11 @@ class TestPipelineMistakes:
 
 
 class TestFullDisk:
+    @pytest.fixture(autouse=True)
+    def takes_space_ahead(self, disk: SimulatedDisk) -> None:
+        """Let the present file have all its space."""
+        disk.gives_room_ahead = True
+
     def fill(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         """Leave no room in the log's file for a record of 1000 bytes and more, and none for another file."""
         disk.is_full = lambda path: "commitlog" in str(path)
