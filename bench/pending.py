@@ -32,11 +32,11 @@ from bench.report import Figures, Metric, Report, measure, parse, parser, spread
 from bench.room import GB, free_bytes, make_room
 from bench.targets import Target, WheelMQ
 from wheelmq.cli.timers import MINUTE_MS, NEVER_MS, count, list_soonest
-from wheelmq.client.timer_requests import PAGE_COUNT, TimerQuery
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.timer_requests import PAGE_COUNT, TimerQuery
 from wheelmq.net.sync_connection import SyncConnection
 
 TOPIC: Final = "Pending"

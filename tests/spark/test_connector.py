@@ -27,9 +27,9 @@ from pyspark_rocketmq.rows import RowForm
 from pyspark_rocketmq.writers import RocketStreamWriter
 from tests.live import Live, live
 from wheelmq.cli.timers import list_pending
-from wheelmq.client.timer_requests import TimerQuery
 from wheelmq.delay.pending_message import PendingMessage
 from wheelmq.formats.units import NEVER_MS
+from wheelmq.formats.wire.timer_requests import TimerQuery
 
 pytestmark = pytest.mark.spark
 DEADLINE_S = 120

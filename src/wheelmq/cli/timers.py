@@ -22,9 +22,9 @@ from wheelmq.cli.tls_options import tls_options
 from wheelmq.formats.units import NEVER_MS
 
 if TYPE_CHECKING:
-    from wheelmq.client.timer_requests import TimerQuery
     from wheelmq.delay.pending_message import PendingMessage
     from wheelmq.formats.wire.frame import Command
+    from wheelmq.formats.wire.timer_requests import TimerQuery
     from wheelmq.net.sync_connection import SyncConnection
     from wheelmq.system.tls_client import TlsOptions
 
@@ -139,7 +139,7 @@ def list_query(
     broker: str | None, store: Path | None, topic: str | None, from_ms: int | None, to_ms: int | None
 ) -> TimerQuery:
     """Return the messages that the options choose. Raises click.UsageError."""
-    from wheelmq.client.timer_requests import TimerQuery
+    from wheelmq.formats.wire.timer_requests import TimerQuery
 
     if store is not None and broker is not None:
         raise click.UsageError("--store and --broker exclude each other: give one of them")
@@ -161,7 +161,7 @@ def find_addresses(namesrv: str, broker: str | None, tls: TlsOptions | None) -> 
 
 def list_pending(address: str, asked: TimerQuery, tls: TlsOptions | None = None) -> Iterator[bytes]:
     """Yield the pending messages of a running broker, one JSON line each. The broker is asked page by page."""
-    from wheelmq.client.timer_requests import list_request
+    from wheelmq.formats.wire.timer_requests import list_request
 
     for answer in _answers(address, partial(list_request, asked), tls):
         yield from _lines(answer)
@@ -173,8 +173,8 @@ def list_soonest(
     """Return the first `limit` pending messages of running brokers by due time, and the number of all pending ones."""
     import msgspec
 
-    from wheelmq.client.timer_requests import soonest_request
     from wheelmq.delay.pending_message import PendingMessage
+    from wheelmq.formats.wire.timer_requests import soonest_request
 
     first: list[PendingMessage] = []
     found = 0
@@ -197,7 +197,7 @@ def count(addresses: list[str], asked: TimerQuery, step_ms: int, tls: TlsOptions
     """Return the number of messages due in each interval of `step_ms`, by the beginning of the interval."""
     import msgspec
 
-    from wheelmq.client.timer_requests import count_request
+    from wheelmq.formats.wire.timer_requests import count_request
 
     counts: Counter[int] = Counter()
     for address in addresses:
@@ -208,7 +208,7 @@ def count(addresses: list[str], asked: TimerQuery, step_ms: int, tls: TlsOptions
 
 def find(address: str, topic: str, key: str, tls: TlsOptions | None = None) -> Iterator[bytes]:
     """Yield the state of each delayed message for `topic` with `key`, one JSON line each."""
-    from wheelmq.client.timer_requests import find_request
+    from wheelmq.formats.wire.timer_requests import find_request
 
     is_truncated = False
     for answer in _answers(address, partial(find_request, topic, key), tls):
@@ -224,7 +224,7 @@ def _lines(answer: Command) -> list[bytes]:
 
 def _answers(address: str, request: Callable[[int], Command], tls: TlsOptions | None) -> Iterator[Command]:
     """Yield the answers up to the last. Each request continues at the place that the previous answer named."""
-    from wheelmq.client.timer_requests import FIRST_PLACE, next_place
+    from wheelmq.formats.wire.timer_requests import FIRST_PLACE, next_place
     from wheelmq.net.sync_connection import SyncConnection
     from wheelmq.system.tls_client import client_tls
 

@@ -16,7 +16,6 @@ from wheelmq.client.message import ReceivedMessage, read_records, received
 from wheelmq.client.outgoing import check_group, check_topic
 from wheelmq.client.routes import NoBroker, TopicRoute, TopicUnknown
 from wheelmq.client.session import Session
-from wheelmq.client.timer_requests import TimerQuery
 from wheelmq.client.timers import PendingTimer
 from wheelmq.formats import names
 from wheelmq.formats.disk.message_id import parse_offset_message_id
@@ -37,6 +36,7 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import Header
 from wheelmq.formats.wire.signature import AccessKey
+from wheelmq.formats.wire.timer_requests import TimerQuery
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.system.backports import timeout
 from wheelmq.system.clock import Clock, SystemClock

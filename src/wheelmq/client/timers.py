@@ -12,13 +12,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from wheelmq.client import timer_requests as requests
 from wheelmq.client.message import read_records, received
-from wheelmq.client.timer_requests import TimerQuery
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import headers
+from wheelmq.formats.wire import timer_requests as requests
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.timer_requests import TimerQuery
 from wheelmq.net.errors import CallError
 from wheelmq.net.rpc_client import RpcClient
 

@@ -10,9 +10,8 @@ from typing import Final
 
 import msgspec
 
-from wheelmq.formats.wire import headers
-from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.timer_requests import FIRST_PLACE, TimerQuery, count_request, next_place
 
 Ask = Callable[[Command], Awaitable[Command]]
 """Send a request to the broker. Raises CallError, Refused."""
@@ -73,7 +72,7 @@ class DueCounter:
         self._ask = ask
         self._step_ms = step_ms
         self._steps = steps
-        self._place = 0
+        self._place = FIRST_PLACE
         self._counts: Counter[int] = Counter()
         self._began_ms: int | None = None
 
@@ -83,23 +82,18 @@ class DueCounter:
         Raises CallError, Refused.
         """
         if self._began_ms is None:
-            self._began_ms, self._place, self._counts = now_ms, 0, Counter()
+            self._began_ms, self._place, self._counts = now_ms, FIRST_PLACE, Counter()
         first_ms = self._began_ms // self._step_ms * self._step_ms
+        asked = TimerQuery(None, first_ms, first_ms + self._steps * self._step_ms)
         for _ in range(REQUESTS_MAX):
-            header = headers.CountTimersHeader(
-                step_ms=self._step_ms,
-                place=self._place,
-                from_ms=first_ms,
-                to_ms=first_ms + self._steps * self._step_ms,
-            )
-            command = Command(code=RequestCode.WMQ_COUNT_TIMERS, ext=headers.write(header))
-            answer = await self._ask(command)
+            answer = await self._ask(count_request(asked, self._place, self._step_ms))
             self._counts.update(msgspec.json.decode(answer.body, type=dict[int, int]))
-            self._place = int(answer.ext["nextPlace"])
-            if answer.ext["isLast"] == "true":
+            place = next_place(answer)
+            if place is None:
                 found = DueSteps(self._began_ms, dict(self._counts))
                 self._began_ms = None
                 return found
+            self._place = place
         return None
 
     def drop(self) -> None:

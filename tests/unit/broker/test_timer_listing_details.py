@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from wheelmq.cli import main
 from wheelmq.cli import timers as command
 from wheelmq.cli.timers import list_soonest
-from wheelmq.client.timer_requests import FIRST_PLACE, TimerQuery, next_place
 from wheelmq.delay import due_times, listing, queue_listing
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.kernels import jit
@@ -23,6 +22,7 @@ from wheelmq.formats.units import NEVER_MS
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.timer_requests import FIRST_PLACE, TimerQuery, next_place
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
