@@ -16,13 +16,15 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from wheelmq.system.block_allocation import allocate_blocks
 from wheelmq.system.failpoint import reach
 from wheelmq.system.mapped_file import MappedFile
+
+T = TypeVar("T")
 
 _unfinished = itertools.count()
 """Part of the name of each unfinished file, so that two threads never use the same name."""
@@ -149,24 +151,21 @@ class Disk:
 
     def give_room(self, path: Path, start: int, stop: int) -> None:
         """Allocate room on the disk for bytes `start` to `stop` of a file. Raises DiskFull."""
-        self.check_locked(path)
-        with _needing_room(f"{stop - start} bytes", path):
-            handle = os.open(path, os.O_RDWR)
-            try:
-                os.posix_fallocate(handle, start, stop - start)
-            finally:
-                os.close(handle)
+        self._allocate_by(os.posix_fallocate, path, start, stop)
 
     def give_room_ahead(self, path: Path, start: int, stop: int) -> bool:
         """Allocate room where another thread may write next. Returns False if the file system cannot. Raises DiskFull.
 
         `give_room` writes zeros where the file system has no call for it, and so may overwrite another thread's bytes.
         """
+        return self._allocate_by(allocate_blocks, path, start, stop)
+
+    def _allocate_by(self, call: Callable[[int, int, int], T], path: Path, start: int, stop: int) -> T:
         self.check_locked(path)
         with _needing_room(f"{stop - start} bytes", path):
             handle = os.open(path, os.O_RDWR)
             try:
-                return allocate_blocks(handle, start, stop - start)
+                return call(handle, start, stop - start)
             finally:
                 os.close(handle)
 
