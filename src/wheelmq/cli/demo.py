@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from wheelmq.cli.demo_run import DemoRun
     from wheelmq.cli.demo_view import DemoScreen
     from wheelmq.cli.stack import Stack
+    from wheelmq.formats.units import Millis
+    from wheelmq.system.clock import Clock
 
 LOG_FILE_BYTES: Final = 64 << 20
 """Keeps a demonstration from taking a gigabyte of the user's temporary folder."""
@@ -102,7 +104,7 @@ async def _demonstrate(home: Path) -> int:
         return 1
     run = DemoRun(stack, clock, screen.say)
     machine = Machine(machine_reader(lambda: stack.broker.pid, clock.now_ms))
-    running = asyncio.create_task(_run(stack, run, machine, screen))
+    running = asyncio.create_task(_run(stack, run, machine, screen, clock))
     _cancel_on_signals(running, stack)
     code = 1
     try:
@@ -122,9 +124,10 @@ async def _demonstrate(home: Path) -> int:
     return code
 
 
-async def _run(stack: Stack, run: DemoRun, machine: Machine, screen: DemoScreen) -> int:
+async def _run(stack: Stack, run: DemoRun, machine: Machine, screen: DemoScreen, clock: Clock) -> int:
     """Start the parts, perform the acts and print the report. Returns the exit code."""
     from wheelmq.cli.demo_report import report
+    from wheelmq.cli.demo_view import LOOK_S
 
     await stack.start()
     screen.say(f"All parts are up. The dashboard is at {stack.dashboard_url} while the demo runs.")
@@ -133,7 +136,8 @@ async def _run(stack: Stack, run: DemoRun, machine: Machine, screen: DemoScreen)
     explained: list[Explained] = []
     try:
         while not performing.done():
-            await _refresh(run, machine, screen, performing, explained)
+            await asyncio.wait((performing,), timeout=LOOK_S)
+            _refresh(run, machine, screen, clock.now_ms(), explained)
         await performing
     finally:
         watching.cancel()
@@ -144,16 +148,12 @@ async def _run(stack: Stack, run: DemoRun, machine: Machine, screen: DemoScreen)
     return 1 if problems else 0
 
 
-async def _refresh(
-    run: DemoRun, machine: Machine, screen: DemoScreen, performing: asyncio.Task[None], explained: list[Explained]
-) -> None:
+def _refresh(run: DemoRun, machine: Machine, screen: DemoScreen, now_ms: Millis, explained: list[Explained]) -> None:
     """Draw the live line, and explain the late messages that arrived meanwhile."""
     from wheelmq.cli.demo_causes import explain, line_of
-    from wheelmq.cli.demo_view import LOOK_S, live_line
-    from wheelmq.system.clock import SystemClock
+    from wheelmq.cli.demo_view import live_line
 
-    await asyncio.wait((performing,), timeout=LOOK_S)
-    late = run.messages.take_late(SystemClock().now_ms() - SETTLED_MS)
+    late = run.messages.take_late(now_ms - SETTLED_MS)
     for one in explain(late, machine, burst=run.burst, is_restarting=run.is_restarting):
         if len(explained) < LINES_MAX or one.worst_ms > max(earlier.worst_ms for earlier in explained):
             screen.say(line_of(one))
