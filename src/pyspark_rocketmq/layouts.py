@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from pyspark_rocketmq.brokers import answered, asked_once
-from pyspark_rocketmq.cluster import Cluster, read_body
+from pyspark_rocketmq.cluster import Cluster, read_body, rejected
 from pyspark_rocketmq.errors import BrokerError
 from pyspark_rocketmq.offsets import Queue
 from pyspark_rocketmq.rows import Row
@@ -88,6 +88,8 @@ def find_layout(cluster: Cluster, batch: BatchId) -> Topics:
     saved: dict[str, Topics] = {}
     for broker in sorted(cluster.registered()):
         answer = asked_once(cluster, broker, _request(batch, {}))
+        if answer is not None and answer.code == ResponseCode.NO_PERMISSION:
+            raise rejected(answer, broker)  # without a look at all layouts, rows could go to other brokers than before
         if answer is None or answer.code != ResponseCode.SUCCESS:
             log.info("broker %s is not asked for the layout of batch %s: %s", broker, batch, answer)
         else:

@@ -426,6 +426,14 @@ class TestLayout:
         with_keys = {layout.queue(Row("T", OutgoingMessage(body=b"x", keys=[f"{i}", "k"]))) for i in range(99)}
         assert len(with_keys) == 8
 
+    def test_a_lookup_without_the_right_to_it_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A broker may remember a layout that this user cannot read. Another layout could deliver rows twice."""
+        cluster: Any = BusyCluster(0)
+        monkeypatch.setattr(cluster, "registered", lambda: {"a"})
+        monkeypatch.setattr(cluster, "call", lambda command: Command(code=ResponseCode.NO_PERMISSION))
+        with pytest.raises(BrokerError, match="Give the rights to the key of options accessKey and secretKey"):
+            find_layout(cluster, BatchId(QUERY, 0))
+
     def test_the_layouts_of_tasks_are_merged(self) -> None:
         assert merged([{"T": {"a": 1}}, {}, {"T": {"a": 1}, "U": {"b": 2}}]) == {"T": {"a": 1}, "U": {"b": 2}}
 
