@@ -7,22 +7,17 @@ import logging
 import threading
 from typing import Final
 
+from pyspark_rocketmq import retries
 from pyspark_rocketmq.cluster import Cluster, rejected
 from pyspark_rocketmq.errors import BrokerError, OptionError, SilentBroker
+from pyspark_rocketmq.retries import RETRY_DELAYS_S
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError
 
 log = logging.getLogger(__name__)
 
-RETRY_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Waits before a request is repeated. A broker that restarts answers again within seconds."""
-BUSY: Final = (
-    ResponseCode.SYSTEM_BUSY,
-    ResponseCode.SERVICE_NOT_AVAILABLE,
-    ResponseCode.FLOW_CONTROL,
-    ResponseCode.SLAVE_NOT_AVAILABLE,
-)
+BUSY: Final = (*retries.BUSY, ResponseCode.SLAVE_NOT_AVAILABLE)
 """Answers of a broker that can accept the request later, or whose successor can."""
 
 

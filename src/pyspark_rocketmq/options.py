@@ -16,6 +16,7 @@ from pyspark_rocketmq.errors import OptionError
 from pyspark_rocketmq.offsets import EARLIEST, LATEST, Queue, parse_offsets
 from pyspark_rocketmq.times import Moment, duration_ms, parse_moment
 from wheelmq.formats import names
+from wheelmq.formats.disk.batch import CHUNK_BYTES_MAX, JOB_CHARS_MAX
 from wheelmq.formats.wire.bodies import Subscription
 from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.system.tls_client import TlsOptions
@@ -48,10 +49,8 @@ TRIGGER_DELAY_MAX_MS: Final = 15 * 60_000
 
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
-UPLOADED_BODY_BYTES_MAX: Final = (5 << 20) - (64 << 10)
-"""The largest body in an upload of 5 MiB, the limit of brokers, beside its properties."""
-JOB_CHARS_MAX: Final = 255
-"""The longest name of a job that brokers accept."""
+UPLOADED_BODY_BYTES_MAX: Final = CHUNK_BYTES_MAX - (64 << 10)
+"""The largest body in an upload, beside its properties."""
 
 Place = int | dict[Queue, int] | str
 """A start or an end: EARLIEST or LATEST, offsets by queue, or GROUP."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark_rocketmq.cluster import access_remedy
 from pyspark_rocketmq.errors import BrokerError, OptionError
 from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.retries import BUSY, RETRY_DELAYS_S
 from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
 from wheelmq.client.delays import TooFarAhead
 from wheelmq.client.outgoing import OutgoingMessage, Selector, batched_bytes
@@ -33,9 +34,6 @@ BATCH_ROWS: Final = 256
 BATCH_BYTES: Final = 512 << 10
 """Bytes of a batch: bodies, properties and heads. A larger message is sent alone."""
 REQUESTS_AT_ONCE: Final = 128
-RETRY_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Waits before a request is repeated, after the attempts of the producer itself."""
-_BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL)
 
 
 def send_partition(options: SinkOptions, form: RowForm, batches: Iterable[pa.RecordBatch], keys: UniqueKeys) -> int:
@@ -148,6 +146,8 @@ def chunks(messages: list[OutgoingMessage], bytes_max: int = BATCH_BYTES) -> Ite
 async def _answered(topic: str, call: Callable[[], Awaitable[T]]) -> T:
     """Return the result of `call`, which is repeated while brokers are busy or absent.
 
+    The producer has made attempts of its own before.
+
     Raises OptionError, BrokerError.
     """
     for delay_s in (*RETRY_DELAYS_S, None):
@@ -156,7 +156,7 @@ async def _answered(topic: str, call: Callable[[], Awaitable[T]]) -> T:
         except TooFarAhead as error:
             raise OptionError(f"column deliverTime or delayMs, topic {topic}: {error}") from None
         except Refused as error:
-            if delay_s is None or error.code not in _BUSY:
+            if delay_s is None or error.code not in BUSY:
                 raise BrokerError(f"a message for topic {topic} is rejected: {error}{_remedy(error.answer)}") from None
         except CallError as error:
             if delay_s is None:

@@ -14,6 +14,8 @@ from wheelmq.broker.request import Request
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.batch import (
+    CHUNK_BYTES_MAX,
+    JOB_CHARS_MAX,
     BatchDecision,
     BatchId,
     BatchLayout,
@@ -30,10 +32,8 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import BatchCommitHeader, BatchLayoutHeader, BatchUploadHeader
 
-CHUNK_BYTES_MAX: Final = 5 << 20
 CHUNK_ROWS_MAX: Final = 512
 """The check of a row takes some 40 µs, and no request may take long."""
-JOB_CHARS_MAX: Final = 255
 PARTS_MAX: Final = 100_000
 CHUNKS_MAX: Final = 100_000
 WAIT_MS_MAX: Final = 30_000

@@ -15,6 +15,10 @@ import msgspec
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.units import Millis
 
+CHUNK_BYTES_MAX: Final = 5 << 20
+"""The longest chunk that a broker saves."""
+JOB_CHARS_MAX: Final = 255
+"""The longest name of a job."""
 ROW: Final = struct.Struct(">iiH")
 """The head of a row: queue id, bytes of the body, bytes of the properties. Body and properties follow."""
 _CHUNK_HEAD: Final = struct.Struct(">qiB")
