@@ -12,6 +12,7 @@ from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.overdue import overdue
 from wheelmq.broker.statistics import GROUP_GET_NUMS, TOPIC_PUT_NUMS
 from wheelmq.delay import intake
+from wheelmq.observe.histogram import Histogram
 
 LATENESS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
 MINUTE_MS: Final = 60_000
@@ -25,13 +26,12 @@ def overview(sources: MetricSources, topics_max: int) -> dict[str, Any]:
     lateness = releaser.lateness_ms
     rows_max = min(topics_max, TOPICS_MAX)
     return {
-        "throughput": {"puts": sources.stats.put_total(), "gets": sources.stats.get_total()},
         "disk": disk_use(sources),
         "waiting": waiting_by_place(sources),
         "wheel_by_minute": wheel_by_minute(sources),
         "due_and_not_released": late.messages,
         "overdue_ms": late.late_ms,
-        "lateness_ms": {**lateness.summary(), "up_to": [[bound, lateness.count_to(bound)] for bound in LATENESS_MS]},
+        "lateness_ms": {**lateness.summary(), **lateness_counts(lateness)},
         "turns": {"rows": dict(turns.rows), "seconds": turns.seconds.summary()},
         "oldest_unindexed_ms": sources.pipeline.pace.oldest_unindexed_ms(sources.clock.monotonic_ms()),
         **topic_figures(sources, rows_max),
@@ -39,6 +39,11 @@ def overview(sources: MetricSources, topics_max: int) -> dict[str, Any]:
         **group_lags(sources, rows_max),
         **dead_letters(sources, rows_max),
     }
+
+
+def lateness_counts(lateness: Histogram) -> dict[str, Any]:
+    """Return the number of releases, and bounds in milliseconds, each with the number of those at most so late."""
+    return {"count": lateness.count, "up_to": [[bound, lateness.count_to(bound)] for bound in LATENESS_MS]}
 
 
 def disk_use(sources: MetricSources) -> dict[str, float]:

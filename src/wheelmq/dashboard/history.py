@@ -38,16 +38,16 @@ class ChartPoint(NamedTuple):
 
 
 def sample_of(found: dict[str, Any]) -> Sample:
-    """Return the sample of an answer of WMQ_METRICS with an overview."""
-    overview = found["overview"]
+    """Return the sample of an answer of WMQ_METRICS. It needs no overview."""
+    lateness, throughput = found["timers"]["lateness_ms"], found["throughput"]
     return Sample(
         at_ms=int(found["now_ms"]),
         boot_ms=int(found["boot_ms"]),
-        puts=int(overview["throughput"]["puts"]),
-        gets=int(overview["throughput"]["gets"]),
+        puts=int(throughput["puts"]),
+        gets=int(throughput["gets"]),
         pending=int(found["timers"]["pending"]),
-        released=int(overview["lateness_ms"]["count"]),
-        late_to=tuple((int(bound), int(count)) for bound, count in overview["lateness_ms"]["up_to"]),
+        released=int(lateness["count"]),
+        late_to=tuple((int(bound), int(count)) for bound, count in lateness["up_to"]),
     )
 
 

@@ -10,7 +10,7 @@ from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.handler_table import HandlerTable
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.overdue import overdue, pipeline_problem
-from wheelmq.broker.overview import overview
+from wheelmq.broker.overview import lateness_counts, overview
 from wheelmq.broker.request import Request
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.headers import MetricsHeader
@@ -44,6 +44,7 @@ def metrics(sources: MetricSources) -> dict[str, Any]:
             "synced": log.synced,
         },
         "requests": dict(sources.request_counts),
+        "throughput": {"puts": sources.stats.put_total(), "gets": sources.stats.get_total()},
         "pipeline": pipeline_metrics(sources),
         "timers": timer_metrics(sources),
         "ticks": tick_metrics(sources),
@@ -90,6 +91,7 @@ def timer_metrics(sources: MetricSources) -> dict[str, Any]:
         "noted": timer.pending.notes.count,
         "armed_by": dict(timer.pending.armed_by),
         "released": dict(sources.releaser.counts),
+        "lateness_ms": lateness_counts(sources.releaser.lateness_ms),
     }
 
 
