@@ -61,7 +61,7 @@ def cluster(*actions: Action, of: str = "") -> Need:
 
     def rights(command: Command, here: Surroundings) -> Iterator[Right]:
         name = command.ext.get(of, here.cluster) if of else here.cluster
-        yield Right(Resource(ResourceKind.CLUSTER, name), found)
+        yield cluster_right(name, found)
 
     place = f" ({of})" if of else ""
     return Need(f"Cluster{place}: {_or(actions)}", rights)
@@ -96,6 +96,10 @@ REPLICATION_RIGHT: Final = Right(Resource(ResourceKind.CLUSTER, REPLICATION), fr
 PIPELINE: Final = "wheelmq_pipeline"
 """The name of the resource of the pipeline. A list grants it as `Cluster:wheelmq_pipeline`."""
 PIPELINE_RIGHT: Final = Right(Resource(ResourceKind.CLUSTER, PIPELINE), frozenset({Action.UPDATE}))
+
+
+def cluster_right(name: str, actions: Actions) -> Right:
+    return Right(Resource(ResourceKind.CLUSTER, name), actions)
 
 
 def topic_right(topic: str, actions: Actions, retry: Actions | None = None) -> Right:
@@ -161,7 +165,7 @@ def topic_or_cluster(field: str, *actions: Action) -> Need:
 
     def rights(command: Command, here: Surroundings) -> Iterator[Right]:
         name = command.ext.get(field, "")
-        yield topic_right(name, found) if name else Right(Resource(ResourceKind.CLUSTER, here.cluster), found)
+        yield topic_right(name, found) if name else cluster_right(here.cluster, found)
 
     return Need(f"Topic ({field}), or Cluster without it: {_or(actions)}", rights)
 
@@ -283,7 +287,7 @@ def _layout_topics(command: Command, here: Surroundings) -> Iterator[Right]:
     for name in topics:
         yield topic_right(name, PUB_ACTIONS)
     if not topics:
-        yield Right(Resource(ResourceKind.CLUSTER, here.cluster), _GET)
+        yield cluster_right(here.cluster, _GET)
 
 
 _GET: Final = frozenset({Action.GET})

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.unit.zones import in_zone
 from wheelmq.cli.times import clock_text, duration_text, parse_duration, parse_time, remaining_text, time_text
 from wheelmq.formats.units import Millis
 
@@ -14,13 +15,10 @@ NOW = Millis(1_800_000_000_000)  # 2027-01-15T08:00:00Z
 
 
 @pytest.fixture(params=["UTC", "Asia/Kolkata", "America/New_York"])
-def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def zone(request: pytest.FixtureRequest) -> Iterator[str]:
     """Set the local zone, and restore it."""
-    monkeypatch.setenv("TZ", request.param)
-    time.tzset()
-    yield request.param
-    monkeypatch.undo()
-    time.tzset()
+    with in_zone(request.param) as name:
+        yield name
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.unit.zones import in_zone
 from wheelmq.dashboard import due_counts
 from wheelmq.dashboard.due_counts import DAY_MS, HOUR_MS, HOURS, MINUTE_MS, QUARTER_MS, DueCounter, DueSteps
 from wheelmq.testing.harness import BrokerHarness
@@ -17,13 +18,10 @@ from .sample_figures import CountedRequests
 
 
 @pytest.fixture(params=["UTC", "Europe/Berlin", "Asia/Kolkata"])
-def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def zone(request: pytest.FixtureRequest) -> Iterator[str]:
     """A time zone of the process. That of India has a half hour."""
-    monkeypatch.setenv("TZ", request.param)
-    time.tzset()
-    yield request.param
-    monkeypatch.undo()
-    time.tzset()
+    with in_zone(request.param) as name:
+        yield name
 
 
 def at(text: str) -> int:
