@@ -17,7 +17,7 @@ from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.lives import live
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.cli.switch import SwitchRejected, switch
-from wheelmq.client import Producer, TlsOptions
+from wheelmq.client import Producer, ProducerSettings, TlsOptions
 from wheelmq.config.tls import TlsSettings
 from wheelmq.nameserver.app import NameServerApp
 from wheelmq.nameserver.settings import NameServerSettings
@@ -140,7 +140,8 @@ def play(folder: Path, scene: Callable[[Group], Awaitable[None]], tls: TlsSettin
 
 
 async def send(group: Group, count: int, **options: Any) -> None:
-    async with Producer(group.namesrv, tls=group.tls) as producer:
+    """Send messages. Three brokers share the loop of the test, so an answer may take seconds on a busy machine."""
+    async with Producer(group.namesrv, ProducerSettings(timeout_ms=20_000), tls=group.tls) as producer:
         for i in range(count):
             await producer.send("T", b"%d" % i, **options)
 

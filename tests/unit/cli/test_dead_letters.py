@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.docs.command_line import LINES
-from tests.unit.cli.running import Command, Running
+from tests.unit.cli.running import Command, Running, topic_registered
 from tests.unit.client.conftest import Servers, until
 from wheelmq.cli import main
 from wheelmq.cli.dead_letters import LetterDetails, LetterRow
@@ -46,6 +46,7 @@ async def make_letters(servers: Servers, count: int = 1, **options: Any) -> None
     consumer.subscribe("Orders", fail)
     async with consumer:
         await until(lambda: failed == count)
+    await topic_registered(servers, f"%DLQ%{GROUP}")
 
 
 async def copies(servers: Servers) -> Counter[str]:
