@@ -207,6 +207,7 @@ class PipelineSupervisor:
         self.state = PipelineState.TURNING if turning else PipelineState.WAITING
 
     def _died(self, how: str, pause_s: float) -> None:
+        self._progress.begin()  # the next driver may have started before the next check
         self.state = PipelineState.STARTING
         self.jvm_pid = None
         self._turning.clear()

@@ -35,6 +35,7 @@ from wheelmq.pipeline.progress import (
 )
 from wheelmq.pipeline.supervisor import PipelineSupervisor
 from wheelmq.system.clock import SystemClock
+from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -271,6 +272,35 @@ def test_a_failed_check_is_not_the_last_one(tmp_path: Path, monkeypatch: pytest.
     failed = [text for text in told if "a check of the pipeline failed: KeyError: 'quiet_ms'" in text]
     assert len(failed) == 1, "the same problem is printed once"
     assert any(text.startswith("WARNING: it hangs") for text in told)
+
+
+def test_a_new_driver_is_not_judged_by_the_age_of_a_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that dies between two checks may be replaced before the second one."""
+    clock, hung = ManualClock(), list[str]()
+    supervisor = PipelineSupervisor(["b"], tmp_path, clock=clock, on_change=lambda text: None)
+
+    async def ask(broker: str) -> TurnProgress | None:
+        return None
+
+    async def note_hung(pid: int, why: str) -> None:
+        hung.append(why)
+
+    monkeypatch.setattr(supervisor, "_ask", ask)
+    monkeypatch.setattr(supervisor, "_end_hung", note_hung)
+    monkeypatch.setattr(module.ManagedProcess, "pid", os.getpid())
+
+    def check_for(seconds: float) -> None:
+        for _ in range(int(seconds / LOOK_S)):
+            clock.advance(int(LOOK_S * 1000))
+            asyncio.run(supervisor._check_progress())
+
+    supervisor._heard({"event": "session", "jvm": os.getpid()})
+    check_for(2 * START_S)
+    supervisor._died("it was ended by SIGKILL", 0.0)
+    check_for(START_S)
+    assert hung == []
+    check_for(2 * LOOK_S)
+    assert hung == [f"Spark is not up after {START_S + LOOK_S:.0f} s"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"pipeline": {}}', b'{"pipeline": {"is_held": 1, "holder": 2}'])
