@@ -152,6 +152,7 @@ class MessageIndex:
                 self._files[-1].sync(self._size.file_bytes)
         except OSError as error:
             log.error("the flush of the last index file failed, and the next start writes the file again: %s", error)
+            self._sync_has_failed, self._mark = True, None
             self._store.disk.remove(self._files[-1].path)
 
     def _next_job(self, upto: LogPosition) -> Callable[[], None] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 import threading
 import time
@@ -35,6 +36,7 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.store.index import GATHER_BYTES, MessageIndex
+from wheelmq.system.mapped_file import MappedFile
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness, records_in
 from wheelmq.testing.workers import HeldWorker
@@ -58,6 +60,34 @@ def test_a_key_that_fits_no_file_ends_the_job(harness: BrokerHarness, monkeypatc
     index = harness.broker.parts.index
     assert index is not None and "AssertionError" in index._failure
     assert len(files_of(harness)) == 1
+
+
+def test_a_snapshot_names_no_removed_file(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clean stop removes the last file if its flush fails. The next flush of that file would succeed."""
+    harness.send("T", properties={props.KEYS: "k"})
+    harness.settle()
+    index = harness.broker.parts.index
+    assert index is not None
+    path, failures = index._files[-1].path, [OSError(errno.EIO, "Input/output error")]
+    monkeypatch.setattr(MappedFile, "sync", failing_sync(path, failures))
+    harness.stop()
+    assert not failures and not path.exists()
+    harness.start()
+    assert harness.broker.parts.store.index_mark is None
+    harness.settle()
+    assert len(files_of(harness)) == 1
+
+
+def failing_sync(path: Path, failures: list[OSError]) -> Callable[..., None]:
+    """Return a method `sync` for mapped files that first raises `failures` for the file at `path`."""
+    real = MappedFile.sync
+
+    def sync(file: MappedFile, upto_bytes: int, *, new_from: int | None = None) -> None:
+        if file.path == path and failures:
+            raise failures.pop()
+        real(file, upto_bytes, new_from=new_from)
+
+    return sync
 
 
 class TestFile:
