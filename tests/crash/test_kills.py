@@ -251,6 +251,14 @@ def test_a_wrong_message_released_from_a_removed_block_is_found(planted: Copy) -
     assert planted.judge().counts["origins settled by another message"] == 1
 
 
+def test_a_place_that_two_masters_gave_belongs_to_the_released_message(planted: Copy) -> None:
+    """The other message at that place is lost, although it has a larger number."""
+    shutil.rmtree(planted.store / "scheduledtempdata")
+    number = in_block(planted)
+    planted.notes.rows["origin"][number + 1] = planted.notes[number]["origin"]
+    assert planted.judge().counts["origins settled by another message"] == 0
+
+
 def test_a_message_at_another_place_in_its_block_is_found(planted: Copy) -> None:
     planted.notes[in_block(planted)]["origin"] += 1
     assert planted.judge().counts["in a block elsewhere than the answer said"] == 1

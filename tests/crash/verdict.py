@@ -239,7 +239,10 @@ def _gone(records: Records, stand: Column, notes: Any) -> npt.NDArray[Any]:
     known, last = np.unique(notes["origin"][with_origin], return_index=True)  # a failover may give a place again
     at = _places(known, made["origin"])
     is_answered = at < len(known)
-    numbers = with_origin[last[at[is_answered]]]
+    answered, numbers = made[is_answered], with_origin[last[at[is_answered]]]
+    own = np.clip(answered["number"], 0, len(notes) - 1)
+    # Two masters at once give one place twice. The other message at that place is lost, and may have a larger number.
+    numbers = np.where((own == answered["number"]) & (notes["origin"][own] == answered["origin"]), own, numbers)
     made["number"][is_answered], made["store_ms"][is_answered] = numbers, notes["answered_ms"][numbers]
     return made
 
