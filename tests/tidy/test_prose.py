@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).parents[2]
 PACKAGES = sorted({module.part for module in modules()})
 PAGES = sorted(
     path.relative_to(REPOSITORY).as_posix()
-    for place in ("*.md", "docs/**/*.md", "bench/*.md", "compat/*/*.md")
+    for place in ("*.md", "docs/**/*.md", "bench/*.md", "compat/*.md", "compat/*/*.md")
     for path in REPOSITORY.glob(place)
 )
 COLUMNS_MAX = 120
