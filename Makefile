@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash failover controlled brokers hang crowd states sweeps sim ship bench lock clean
+.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash failover controlled brokers hang crowd states sweeps sim ship bench docs lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -119,12 +119,24 @@ sim: install ## Simulate a broker and a cluster under 2,000 seeds each, then pla
 bench: install ## Measure beside Apache RocketMQ, all in short form (ARGS="lateness --rounds 3": one row in full; bench/README.md).
 	$(BIN)/python -m bench $(if $(ARGS),$(ARGS),--short)
 
+SITE := $(VENV)/docs
+
+$(SITE)/.installed: requirements/docs.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found: make docs PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/docs.txt
+	@touch $@
+
+# It reads all pages each time, because Sphinx does not repeat the warnings of pages that it read before.
+docs: $(SITE)/.installed ## Build the documentation as a site, and check its links: build/site/index.html (15 s).
+	$(SITE)/bin/python -m sphinx -c docs -d build/doctrees --fresh-env --fail-on-warning --keep-going --quiet . build/site
+
 # The versions that are locked stay as far as they can; UPGRADE=1 takes the newest.
 lock: ## Lock the packages of requirements/*.in again (UPGRADE=1: with newer versions).
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	$(PYTHON) -m venv "$$folder" && \
 	"$$folder/bin/python" -m pip --disable-pip-version-check --quiet install pip-tools && \
-	cd requirements && for name in wheelmq broker pipeline build fuzz; do \
+	cd requirements && for name in wheelmq broker pipeline build fuzz docs; do \
 		CUSTOM_COMPILE_COMMAND="make lock" "$$folder/bin/pip-compile" --quiet --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras $(if $(UPGRADE),--upgrade) \
 		--output-file $$name.txt $$name.in || exit 1; \
