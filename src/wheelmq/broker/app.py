@@ -70,7 +70,7 @@ class _Shell:
     def on_loop(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop, and then tick. Any thread may call this."""
         if self._server is not None:
-            self._server.on_loop(callback)
+            self._server.rounds.on_loop(callback)
         else:
             self._loop.call_soon_threadsafe(callback)
 
@@ -191,7 +191,7 @@ class BrokerApp:
     def tick_soon(self) -> None:
         """Tick after this round, because the clock was moved. Only the thread of the loop may call this."""
         if self._server is not None:
-            self._server.schedule_tick()
+            self._server.rounds.schedule_tick()
 
     async def _check_role(self, broker: Broker) -> None:
         """Look for a later master before the first request is served.
@@ -213,7 +213,7 @@ class BrokerApp:
         """Listen on the HA port, if it is free. A broker whose replicas come later may start without it."""
         assert self._server is not None
         settings, node = self.settings.replication, self.settings.broker
-        self._replica_port = ReplicaPort(broker, self._server.schedule_tick)
+        self._replica_port = ReplicaPort(broker, self._server.rounds.schedule_tick)
         wanted = settings.ha_port or (node.listen_port + 1 if self._has_fixed_port else 0)
         try:
             broker.parts.replication.ha_port = await self._replica_port.listen(node.listen_host, wanted, self._tls)
@@ -237,7 +237,7 @@ class BrokerApp:
                 self._follow(broker, elections.master, controller.ask_soon)
 
         controller = self._controller = ControllerClient(
-            broker.parts, elections, begin_role, self._server.schedule_tick, lambda: self._end_life(lambda: None)
+            broker.parts, elections, begin_role, self._server.rounds.schedule_tick, lambda: self._end_life(lambda: None)
         )
         controller.start()
 
@@ -251,8 +251,8 @@ class BrokerApp:
             broker,
             find_master,
             ask_soon,
-            self._server.schedule_round,
-            self._server.schedule_tick,
+            self._server.rounds.schedule_round,
+            self._server.rounds.schedule_tick,
             self._end_life,
         )
         self.following.start()

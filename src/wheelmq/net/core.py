@@ -8,14 +8,8 @@ C = TypeVar("C", contravariant=True)
 """The type of the connections that a core serves."""
 
 
-class Core(Protocol[C]):
-    """Serves frames, without sockets."""
-
-    def receive(self, connection: C, buffer: memoryview, end: int) -> int:
-        """Serve frames in `buffer[:end]` until the connection must wait. Returns their bytes. Raises FrameError."""
-        ...
-
-    def connection_lost(self, connection: C) -> None: ...
+class RoundCore(Protocol):
+    """The rounds and ticks of a core."""
 
     def end_round(self) -> bool:
         """Finish the work of a round. Returns whether a tick is due."""
@@ -31,3 +25,13 @@ class Core(Protocol[C]):
     def next_tick_ms(self) -> int | None:
         """Return the milliseconds until the next tick, or None if only a request can require one."""
         ...
+
+
+class Core(RoundCore, Protocol[C]):
+    """Serves frames, without sockets."""
+
+    def receive(self, connection: C, buffer: memoryview, end: int) -> int:
+        """Serve frames in `buffer[:end]` until the connection must wait. Returns their bytes. Raises FrameError."""
+        ...
+
+    def connection_lost(self, connection: C) -> None: ...

@@ -1,4 +1,4 @@
-"""The server shell: it connects sockets to a core, and runs rounds and ticks.
+"""The server shell: it listens, and connects sockets to a core.
 
 All connections read into one buffer. The server serves whole frames as soon as they arrive. The first bytes of a round
 schedule its end. Answers are queued per connection and leave in one write at the end of the round. Then the tick runs
@@ -12,8 +12,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from functools import partial
-from typing import TypeVar, cast
+from typing import cast
 
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.wire.frame import FrameError
@@ -26,18 +25,13 @@ from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
 from wheelmq.net.memory_guard import MemoryGuard
 from wheelmq.net.receive_buffer import ReceiveBuffer
 from wheelmq.net.round_robin import RoundRobin
+from wheelmq.net.round_schedule import RoundSchedule
 from wheelmq.net.server_tls import ServerTls
 from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 << 10
-FAILED_TICK_MS = 100
-SAME_ALARM_S = 0.001
-"""An alarm stays if the next tick is due within this time after it: a core computes times to the millisecond."""
-
-
-T = TypeVar("T")
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -99,7 +93,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _serve(self, view: memoryview) -> None:
         """Serve the whole frames of `view`, which begins with all unserved bytes, in a turn. Keep the rest."""
         server, received = self._server, self._received
-        server.schedule_round()
+        if not server.rounds.is_round_scheduled:
+            server.rounds.schedule_round()
         taken = 0
         must_wait = self._is_busy and server.round_robin.is_round_over
         if not must_wait:
@@ -177,7 +172,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _serve_rest(self) -> None:
         if self.is_open and not self.is_stalled:
-            self._server.schedule_tick()
+            self._server.rounds.schedule_tick()
             view = self._received.kept()
             if view is not None:
                 self._serve(view)
@@ -197,7 +192,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self in self._server.connections:
             del self._server.connections[self]
             self._server.core.connection_lost(self)
-            self._server.schedule_tick()
+            self._server.rounds.schedule_tick()
 
     # The core's side -----------------------------------------------------------------------------------------------
 
@@ -292,7 +287,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
 
 class Server:
-    """Listens for connections and runs the core's rounds and ticks."""
+    """Listens for connections, and closes idle ones."""
 
     def __init__(
         self,
@@ -322,23 +317,12 @@ class Server:
         """Connections that were closed at once because there were too many."""
         self.idle = 0
         """Connections that were closed because they made no progress."""
-        self.failed_ticks = 0
-        self._after_tick = after_tick
         deadline_s = self.limits.frame_deadline_s
         self._entrance = Entrance(tls, self._connect, deadline_s=deadline_s, is_full=self.is_crowded)
         self._listeners: list[asyncio.Server] = []
-        self._is_closed = False
-        """Whether the core is closed, or will be soon. It then ends no round and runs no tick."""
-        self._round_ends = False
-        """Whether the end of a round is scheduled."""
-        self._tick_asked = False
-        """Whether to run a tick even if the core needs none."""
-        self._alarm_rang = False
-        """Whether the time of the next tick has come."""
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = 0.0
         self._idle_alarm: asyncio.TimerHandle | None = None
         self.log = RateLimitedLog(log, self.loop.time)
+        self.rounds = RoundSchedule(core, self.loop, self.round_robin, self.write, after_tick, self.log)
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on one more `host`. Return the port; the system chooses it if `port` is 0."""
@@ -347,7 +331,7 @@ class Server:
         self._listeners.append(listener)
         if self._idle_alarm is None and self.limits.idle_s:
             self._close_idle()
-        self.schedule_tick()
+        self.rounds.schedule_tick()
         return int(listener.sockets[0].getsockname()[1])
 
     def _connect(self) -> ServerConnection:
@@ -372,77 +356,6 @@ class Server:
                 self.log.log(logging.INFO, "idle", text, connection.peer, self.limits.idle_s)
                 connection.close()
 
-    def schedule_round(self) -> None:
-        if not self._round_ends and not self._is_closed:
-            self._round_ends = True
-            self.loop.call_soon(self._end_round)
-
-    def schedule_tick(self) -> None:
-        self._tick_asked = True
-        self.schedule_round()
-
-    def on_loop(self, callback: Callable[[], None]) -> None:
-        """Run `callback` on the loop, then tick. Any thread may call this."""
-
-        def run() -> None:
-            callback()
-            self.schedule_tick()
-
-        self.loop.call_soon_threadsafe(run)
-
-    def _end_round(self) -> None:
-        """End the round. Tick if that is due or requested, or if the end of the round failed."""
-        self._round_ends = False
-        if self._is_closed:
-            return
-        failed = self.failed_ticks
-        is_due = self._attempt(self.core.end_round)
-        self.write()
-        if is_due or self._tick_asked or self._alarm_rang or self.failed_ticks > failed:
-            tick = partial(self.core.tick, by_event=self._tick_asked)
-            self._tick_asked = self._alarm_rang = False
-            self._attempt(tick)
-        wait_ms = self._attempt(self.core.next_tick_ms)
-        self.write()
-        self.round_robin.end_round()
-        self._set_alarm(wait_ms if self.failed_ticks == failed else FAILED_TICK_MS)
-        if self._after_tick is not None:
-            self._after_tick()
-        if self.round_robin.waiting:
-            self.schedule_round()
-            self.round_robin.serve_waiting()
-
-    def _attempt(self, step: Callable[[], T]) -> T | None:
-        """Return the result of `step`. Log and count a failure, and return None."""
-        try:
-            return step()
-        except Exception:
-            self.failed_ticks += 1
-            self.log.exception("tick", "a tick failed; the next one is in %d ms", FAILED_TICK_MS)
-            return None
-
-    def _set_alarm(self, wait_ms: int | None) -> None:
-        """Schedule the next tick in `wait_ms`, in place of the one that was scheduled."""
-        if wait_ms == 0:
-            self._ring()
-            wait_ms = None
-        at = None if wait_ms is None else self.loop.time() + wait_ms / 1000
-        if self._alarm is not None:
-            if at is not None and 0 <= at - self._alarm_at < SAME_ALARM_S:
-                return
-            self._alarm.cancel()
-            self._alarm = None
-        if at is not None:
-            self._alarm, self._alarm_at = self.loop.call_at(at, self._alarm_ended), at
-
-    def _ring(self) -> None:
-        self._alarm_rang = True
-        self.schedule_round()
-
-    def _alarm_ended(self) -> None:
-        self._alarm = None
-        self._ring()
-
     def write(self) -> None:
         dirty, self.dirty = self.dirty, []
         for connection in dirty:
@@ -457,19 +370,18 @@ class Server:
             "idle_connections": self.idle,
             "postponed_turns": self.round_robin.postponed,
             "relieved_connections": self.memory_guard.closed,
-            "failed_ticks": self.failed_ticks,
+            "failed_ticks": self.rounds.failed_ticks,
             **self._entrance.figures(),
         }
 
     async def close(self) -> None:
         """Close all connections. No tick runs from now on: another broker may open the store in this process."""
-        self._is_closed = True
+        self.rounds.close()
         for listener in self._listeners:
             listener.close()
         self._entrance.close()
         for connection in list(self.connections):
             connection.close()
-        for alarm in (self._alarm, self._idle_alarm):
-            if alarm is not None:
-                alarm.cancel()
+        if self._idle_alarm is not None:
+            self._idle_alarm.cancel()
         await asyncio.sleep(0)

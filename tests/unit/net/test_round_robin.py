@@ -146,7 +146,7 @@ def test_reads_that_fill_each_round_do_not_starve_other_connections(serve: Calla
 
             answered: dict[bytes, int] = {}
             core.on_round = ask
-            server.schedule_round()
+            server.rounds.schedule_round()
             await until(lambda: len(answered) == 2)
             core.on_round = lambda: None
             assert answered[b"new"] - asked[b"new"] <= 2

@@ -12,7 +12,7 @@ import pytest
 
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net import server as shell
+from wheelmq.net import round_schedule
 from wheelmq.net.limits import Limits
 from wheelmq.net.server import Server, ServerConnection
 
@@ -174,7 +174,7 @@ def test_connections_continue_in_the_order_in_which_they_opened() -> None:
 
 
 def test_a_failed_tick_is_retried_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell, "FAILED_TICK_MS", 3_600_000)
+    monkeypatch.setattr(round_schedule, "FAILED_TICK_MS", 3_600_000)
     core = FakeCore()
     core.tick_error = ValueError("unforeseen")
 
@@ -186,15 +186,15 @@ def test_a_failed_tick_is_retried_after_a_wait(monkeypatch: pytest.MonkeyPatch) 
         assert core.ticks == ticks
 
     found = serve(core, play)
-    assert found.failed_ticks == core.ticks
-    monkeypatch.setattr(shell, "FAILED_TICK_MS", 1)
+    assert found.rounds.failed_ticks == core.ticks
+    monkeypatch.setattr(round_schedule, "FAILED_TICK_MS", 1)
 
     async def play_on(server: Server, peer: Peer) -> None:
-        await until(lambda: server.failed_ticks >= 3)
+        await until(lambda: server.rounds.failed_ticks >= 3)
         core.tick_error = None
-        ticks, failed = core.ticks, server.failed_ticks
+        ticks, failed = core.ticks, server.rounds.failed_ticks
         await until(lambda: core.ticks > ticks)
-        assert server.failed_ticks == failed
+        assert server.rounds.failed_ticks == failed
 
     serve(core, play_on)
 
@@ -254,11 +254,11 @@ def test_an_alarm_or_another_thread_causes_a_tick_without_a_round() -> None:
     async def play(server: Server, peer: Peer) -> None:
         await until(lambda: bool(server.connections))
         ticks = core.ticks
-        server.on_loop(lambda: None)
+        server.rounds.on_loop(lambda: None)
         await until(lambda: core.ticks == ticks + 1)
         assert core.by_event is True
         core.wait_ms = 1
-        server.schedule_round()
+        server.rounds.schedule_round()
         await until(lambda: core.ticks >= ticks + 4)
         assert core.by_event is False
 
@@ -273,7 +273,7 @@ def test_an_earlier_alarm_replaces_a_later_one() -> None:
         await until(lambda: bool(server.connections))
         ticks, rounds = core.ticks, core.rounds
         core.wait_ms = 5
-        server.schedule_round()
+        server.rounds.schedule_round()
         await until(lambda: core.rounds > rounds)
         await until(lambda: core.ticks > ticks)
 
@@ -291,11 +291,11 @@ def test_a_closed_server_runs_no_tick() -> None:
         await until(lambda: bool(server.connections))
         core.wait_ms = 1
         done: list[int] = []
-        server.schedule_tick()
+        server.rounds.schedule_tick()
         await server.close()
         ticks, rounds = core.ticks, core.rounds
-        server.on_loop(lambda: done.append(1))
-        server.schedule_tick()
+        server.rounds.on_loop(lambda: done.append(1))
+        server.rounds.schedule_tick()
         writer.close()
         await until(lambda: bool(done) and core.lost == 1)
         for _ in range(10):
@@ -306,7 +306,7 @@ def test_a_closed_server_runs_no_tick() -> None:
 
 
 def test_timed_ticks_continue_while_the_ends_of_rounds_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell, "FAILED_TICK_MS", 1)
+    monkeypatch.setattr(round_schedule, "FAILED_TICK_MS", 1)
     core = FakeCore()
     core.is_due, core.round_error = False, ValueError("unforeseen")
 
@@ -316,7 +316,7 @@ def test_timed_ticks_continue_while_the_ends_of_rounds_fail(monkeypatch: pytest.
         peer[1].write(b"x")
         await until(lambda: core.ticks >= ticks + 3)
 
-    assert serve(core, play).failed_ticks > 0
+    assert serve(core, play).rounds.failed_ticks > 0
 
 
 def test_a_connection_that_has_drained_causes_a_tick() -> None:
