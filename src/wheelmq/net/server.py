@@ -15,13 +15,13 @@ from collections.abc import Callable
 from typing import cast
 
 from wheelmq.formats.disk.message import Host
-from wheelmq.formats.wire.frame import FrameError
 from wheelmq.net.answer_writer import AnswerWriter
+from wheelmq.net.closed_connections import ClosedConnections
 from wheelmq.net.core import Core
 from wheelmq.net.entrance import Entrance
 from wheelmq.net.frame_deadline import FrameDeadline
-from wheelmq.net.idle_check import IdleCheck
-from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
+from wheelmq.net.idle_check import IdleCheck, IdleWatch
+from wheelmq.net.limits import Limits, SocketOptions
 from wheelmq.net.memory_guard import MemoryGuard
 from wheelmq.net.receive_buffer import ReceiveBuffer
 from wheelmq.net.round_robin import RoundRobin
@@ -103,11 +103,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             try:
                 taken = server.core.receive(self, view, received.filled)
             except Exception as error:
-                if isinstance(error, FrameError):
-                    server.log.log(logging.INFO, "frame", "closing %s: %s", self.peer, str(error)[:200])
-                else:
-                    server.log.exception("unserved", "closing %s: serving its request failed", self.peer)
-                server.bad_frames += 1
+                server.closed.note_bad_frame(self.peer, error)
                 self.close()
                 return
             if not self._frame_deadline.is_running and received.end(taken):  # most reads
@@ -238,10 +234,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def close_slow(self) -> None:
         """Close the connection, because its frame is incomplete at the deadline."""
-        server = self._server
-        text = "closing %s: a frame is incomplete after %s s"
-        server.log.log(logging.INFO, "slow", text, self.peer, server.limits.frame_deadline_s)
-        server.slow_frames += 1
+        self._server.closed.note_slow_frame(self.peer)
         self.close()
 
     def abort(self) -> None:
@@ -287,7 +280,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
 
 class Server:
-    """Listens for connections, and closes idle ones."""
+    """Listens for connections, and composes the parts that serve them."""
 
     def __init__(
         self,
@@ -310,18 +303,12 @@ class Server:
         self.dirty: list[ServerConnection] = []
         self.memory_guard = MemoryGuard(self.loop, self.limits.bytes_in_flight_max, self.connections, self.write)
         self.round_robin = RoundRobin(self.loop.time)
-        self.bad_frames = 0
-        """Connections that were closed because they sent no frame, or one that could not be served."""
-        self.slow_frames = 0
-        self.refused = 0
-        """Connections that were closed at once because there were too many."""
-        self.idle = 0
-        """Connections that were closed because they made no progress."""
         deadline_s = self.limits.frame_deadline_s
         self._entrance = Entrance(tls, self._connect, deadline_s=deadline_s, is_full=self.is_crowded)
         self._listeners: list[asyncio.Server] = []
-        self._idle_alarm: asyncio.TimerHandle | None = None
         self.log = RateLimitedLog(log, self.loop.time)
+        self.closed = ClosedConnections(self.log, self.limits)
+        self._idle_watch = IdleWatch(self.loop, self.limits.idle_s, self.connections, self.closed)
         self.rounds = RoundSchedule(core, self.loop, self.round_robin, self.write, after_tick, self.log)
 
     async def listen(self, host: str, port: int) -> int:
@@ -329,8 +316,7 @@ class Server:
         backlog = self.sockets.backlog
         listener = await self.loop.create_server(self._entrance.accept, host, port, backlog=backlog)
         self._listeners.append(listener)
-        if self._idle_alarm is None and self.limits.idle_s:
-            self._close_idle()
+        self._idle_watch.start()
         self.rounds.schedule_tick()
         return int(listener.sockets[0].getsockname()[1])
 
@@ -341,20 +327,8 @@ class Server:
         """Return whether there are too many connections for one more. Count and log the rejection."""
         if len(self.connections) + self._entrance.waiting < self.limits.connections_max:
             return False
-        self.refused += 1
-        self.log.warn(
-            "crowded", "a new connection is rejected: there are already %d connections", self.limits.connections_max
-        )
+        self.closed.note_rejected()
         return True
-
-    def _close_idle(self) -> None:
-        self._idle_alarm = self.loop.call_later(self.limits.idle_s / IDLE_LOOKS, self._close_idle)
-        for connection in [one for one in self.connections if one.check_idle()]:
-            if connection.is_open:
-                self.idle += 1
-                text = "closing %s: the connection was idle for %g s"
-                self.log.log(logging.INFO, "idle", text, connection.peer, self.limits.idle_s)
-                connection.close()
 
     def write(self) -> None:
         dirty, self.dirty = self.dirty, []
@@ -364,10 +338,7 @@ class Server:
     def figures(self) -> dict[str, int]:
         return {
             "connections": len(self.connections),
-            "bad_frames": self.bad_frames,
-            "slow_frames": self.slow_frames,
-            "refused_connections": self.refused,
-            "idle_connections": self.idle,
+            **self.closed.figures(),
             "postponed_turns": self.round_robin.postponed,
             "relieved_connections": self.memory_guard.closed,
             "failed_ticks": self.rounds.failed_ticks,
@@ -382,6 +353,5 @@ class Server:
         self._entrance.close()
         for connection in list(self.connections):
             connection.close()
-        if self._idle_alarm is not None:
-            self._idle_alarm.cancel()
+        self._idle_watch.stop()
         await asyncio.sleep(0)

@@ -236,7 +236,7 @@ class TestLimits:
             excess = await connect(port)
             with contextlib.suppress(ConnectionError):
                 assert await excess[0].read() == b""
-            assert server.refused == 1
+            assert server.closed.rejected == 1
             silent[0][1].write(b"now")
             assert await silent[0][0].readexactly(3) == b"now"
             for peer in (served, excess, *silent):

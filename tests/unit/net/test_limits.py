@@ -255,7 +255,7 @@ def test_a_frame_is_not_slow_while_its_peer_reads_earlier_answers(serve: Callabl
             await asyncio.sleep(0.008)
         assert server.loop.time() - began_s > 0.5
 
-    assert serve(core, play, frame_deadline_s=0.25, buffer_bytes_max=MIB).slow_frames == 0
+    assert serve(core, play, frame_deadline_s=0.25, buffer_bytes_max=MIB).closed.slow_frames == 0
 
 
 class TestIdle:
@@ -276,7 +276,7 @@ class TestIdle:
             reader, writer = await connect()
             reader._transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(frame(4))
-            while not server.idle:
+            while not server.closed.idle:
                 writer.write(b"\0\0\0\1" if core.lost == 0 else b"")
                 await asyncio.sleep(0.005)
             await until(lambda: core.lost == 1)
@@ -295,7 +295,7 @@ class TestIdle:
             while left:
                 left -= len(await reader.read(left))
                 await asyncio.sleep(0.002)
-            assert server.idle == 0
+            assert server.closed.idle == 0
 
         serve(core, play, idle_s=0.4)
 

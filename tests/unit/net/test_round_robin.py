@@ -166,7 +166,7 @@ def test_the_frame_deadline_does_not_run_while_a_connection_waits_for_its_turn(s
             await until(lambda: core.seen.count(b"slow") == 33 or core.lost > 0)
             assert core.lost == 0
 
-    assert serve(core, play, frame_deadline_s=5 * ROUND_S).slow_frames == 0
+    assert serve(core, play, frame_deadline_s=5 * ROUND_S).closed.slow_frames == 0
 
 
 def test_an_incomplete_frame_has_its_deadline_after_a_turn_that_ended_early(
@@ -180,4 +180,4 @@ def test_an_incomplete_frame_has_its_deadline_after_a_turn_that_ended_early(
             await until(lambda: core.lost == 1)
         assert core.seen == [b"slow"] * 2
 
-    assert serve(core, play, frame_deadline_s=0.05).slow_frames == 1
+    assert serve(core, play, frame_deadline_s=0.05).closed.slow_frames == 1

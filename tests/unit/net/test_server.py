@@ -99,7 +99,7 @@ def test_a_peer_that_does_not_read_is_freed_at_the_frame_deadline() -> None:
         await until(lambda: core.lost == 1)
         assert not server.connections
 
-    assert serve(core, play, frame_deadline_s=0.05, close_s=0.05).slow_frames == 1
+    assert serve(core, play, frame_deadline_s=0.05, close_s=0.05).closed.slow_frames == 1
 
 
 def test_a_peer_that_reads_gets_the_answers_queued_before_the_close() -> None:
@@ -155,7 +155,7 @@ def test_a_header_nested_too_deep_closes_its_connection() -> None:
         assert await peer[0].read() == b""
         await until(lambda: core.lost == 1)
 
-    assert serve(core, play).bad_frames == 1
+    assert serve(core, play).closed.bad_frames == 1
 
 
 def test_connections_continue_in_the_order_in_which_they_opened() -> None:
