@@ -9,6 +9,7 @@ of a read in one of two ways:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX
@@ -23,13 +24,14 @@ class ReceiveBuffer:
     """Takes the bytes of reads, shows them to be served, and keeps the rest.
 
     A read fills the memory of `room`. `add` returns a view that begins with all unserved bytes. `end` or `keep` ends
-    the read.
+    the read. The buffer calls `charge` with each change of `bytes_held`.
     """
 
-    __slots__ = ("_rest", "_shared", "bytes_held", "bytes_received", "filled", "is_large")
+    __slots__ = ("_charge", "_rest", "_shared", "bytes_held", "bytes_received", "filled", "is_large")
 
-    def __init__(self, shared: memoryview) -> None:
+    def __init__(self, shared: memoryview, charge: Callable[[int], None]) -> None:
         self._shared = shared
+        self._charge = charge
         self._rest: bytearray | None = None
         """The kept bytes, with free room if they are large."""
         self.filled = 0
@@ -84,18 +86,25 @@ class ReceiveBuffer:
         elif left:
             rest = bytearray(view[taken : self.filled])
         self._rest, self.is_large, self.filled = rest, left > SMALL_BYTES, left
-        self.bytes_held = 0 if rest is None else len(rest)
+        self._hold(0 if rest is None else len(rest))
 
     def clear(self) -> None:
-        self._rest, self.is_large, self.filled, self.bytes_held = None, False, 0, 0
+        self._rest, self.is_large, self.filled = None, False, 0
+        self._hold(0)
 
     def _grow(self, rest: bytearray) -> bytearray:
         """Return a larger buffer for the frame: twice the received bytes, but at most the size of the frame."""
         wanted = min(_frame_bytes(rest[:4]), 2 * self.filled)
         large = self._rest = bytearray(max(wanted, self.filled + ROOM_BYTES))
         large[: self.filled] = rest[: self.filled]
-        self.bytes_held = len(large)
+        self._hold(len(large))
         return large
+
+    def _hold(self, count: int) -> None:
+        change = count - self.bytes_held
+        if change:
+            self.bytes_held = count
+            self._charge(change)
 
 
 def _frame_bytes(prefix: memoryview | bytearray) -> int:

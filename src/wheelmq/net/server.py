@@ -37,7 +37,7 @@ RECEIVE_BYTES = 256 << 10
 class ServerConnection(asyncio.BufferedProtocol):
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._received = ReceiveBuffer(server.buffer)
+        self._received = ReceiveBuffer(server.buffer, server.memory_guard.charge)
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._writer: AnswerWriter | None = None
@@ -80,12 +80,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.rest()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        received = self._received
-        held = received.bytes_held
-        room = received.room()
-        if received.bytes_held != held:
-            self._server.memory_guard.charge(received.bytes_held - held)
-        return room
+        return self._received.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._serve(self._received.add(nbytes))
@@ -113,13 +108,11 @@ class ServerConnection(asyncio.BufferedProtocol):
                 return
             left = taken < received.filled and self.must_wait
             self._is_busy = must_wait = left and received.holds_frame(view, taken)
-        held, was_large = received.bytes_held, received.is_large
+        was_large = received.is_large
         if self.is_open:
             received.keep(view, taken)
         else:
             received.clear()
-        if received.bytes_held != held:
-            server.memory_guard.charge(received.bytes_held - held)
         if received.is_large:
             if taken or not was_large:
                 server.memory_guard.begin_frame(self)
@@ -247,11 +240,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _drop_received(self) -> None:
-        held = self._received.bytes_held
         self._received.clear()
         self._server.memory_guard.end_frame(self)
-        if held:
-            self._server.memory_guard.charge(-held)
 
     # Bytes in memory, and time -------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ def shared() -> memoryview:
 
 @pytest.fixture
 def buffer(shared: memoryview) -> ReceiveBuffer:
-    return ReceiveBuffer(shared)
+    return ReceiveBuffer(shared, lambda change: None)
 
 
 def length(size: int) -> bytes:
@@ -185,7 +185,13 @@ def test_streams_arrive_unchanged_however_they_are_cut(shared: memoryview, seed:
     chance = random.Random(seed)
     sizes = (4, 5, 100, 5000, SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 1, 40_000, SHARED_BYTES, 300_000)
     streams = [b"".join(frame(chance.choice(sizes), fill) for _ in range(12)) for fill in (b"ab", b"cd", b"ef")]
-    buffers = [ReceiveBuffer(shared) for _ in streams]
+    charged = 0
+
+    def charge(change: int) -> None:
+        nonlocal charged
+        charged += change
+
+    buffers = [ReceiveBuffer(shared, charge) for _ in streams]
     read_to, served = [0] * len(streams), [bytearray() for _ in streams]
     while any(len(done) < len(stream) for done, stream in zip(served, streams, strict=True)):
         number = chance.randrange(len(streams))
@@ -201,5 +207,6 @@ def test_streams_arrive_unchanged_however_they_are_cut(shared: memoryview, seed:
         served[number] += view[:taken]
         buffer.keep(view, taken)
         assert buffer.bytes_held <= max(2 * buffer.filled, buffer.filled + ROOM_BYTES)
+        assert charged == sum(one.bytes_held for one in buffers)
     assert served == [bytearray(stream) for stream in streams]
     assert [one.bytes_held for one in buffers] == [0] * len(streams)
