@@ -30,20 +30,23 @@ class RoundRobin:
         self._ends_s: float | None = None
         """End of the running round, or None between rounds."""
         self._bytes = 0
+        self.turn_ends_s, self.turn_bytes_max = 0.0, 0
+        """End of the running turn: its time, and the number of queued bytes of the connection."""
         self.waiting: dict[TurnTaker, None] = {}
         """Connections that wait for a turn, in order."""
         self.postponed = 0
         """Turns that waited for a later round, since the start."""
 
-    def begin(self) -> tuple[float, int]:
-        """Begin a turn. Return its end, and the bytes of answers that may be queued in it."""
+    def begin(self, queued_bytes: int) -> None:
+        """Begin the turn of a connection that has `queued_bytes`. It ends the turn of the previous connection."""
         now_s = self._now_s()
         ends_s, bytes_max = self._ends_s, ROUND_BYTES - self._bytes
         if ends_s is None:
             self._ends_s = ends_s = now_s + ROUND_S
         elif ends_s < now_s + SHORT_S:
             ends_s = now_s + SHORT_S
-        return ends_s, bytes_max if bytes_max > SHORT_BYTES else SHORT_BYTES
+        self.turn_ends_s = ends_s
+        self.turn_bytes_max = queued_bytes + (bytes_max if bytes_max > SHORT_BYTES else SHORT_BYTES)
 
     def charge(self, count: int) -> None:
         self._bytes += count

@@ -48,8 +48,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.is_stalled = False
         """Whether reading pauses until the queued answers have drained. Whole frames may remain in the buffer."""
         self._queued_bytes = 0
-        self._turn_ends_s, self._turn_bytes_max = 0.0, 0
-        """End of the connection's turn: its time, and its number of queued bytes."""
         self._is_busy = False
         """Whether its last turn left whole requests unserved. They are in `_received` until its next turn."""
         self.peer = Host(b"\0\0\0\0", 0)
@@ -93,8 +91,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         taken = 0
         must_wait = self._is_busy and server.round_robin.is_round_over
         if not must_wait:
-            self._turn_ends_s, bytes_max = server.round_robin.begin()
-            self._turn_bytes_max = self._queued_bytes + bytes_max
+            server.round_robin.begin(self._queued_bytes)
             try:
                 taken = server.core.receive(self, view, received.filled)
             except Exception as error:
@@ -193,8 +190,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def must_wait(self) -> bool:
-        """Whether the next request of the connection waits: its peer must read first, or its turn is over."""
-        if self._queued_bytes >= self._turn_bytes_max or self._server.loop.time() >= self._turn_ends_s:
+        """Whether the next request waits, in the turn of this connection: it is full, or its turn is over."""
+        server = self._server
+        round_robin = server.round_robin
+        if self._queued_bytes >= round_robin.turn_bytes_max or server.loop.time() >= round_robin.turn_ends_s:
             return True
         return self.is_full
 
