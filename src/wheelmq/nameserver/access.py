@@ -21,7 +21,7 @@ from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.signature import ACCESS_KEY, AccessKey
 from wheelmq.nameserver.settings import NameServerSettings
-from wheelmq.net.server import ServerConnection
+from wheelmq.net.server_connection import ServerConnection
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 from wheelmq.system.rate_limited_log import RateLimitedLog

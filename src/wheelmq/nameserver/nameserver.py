@@ -22,7 +22,7 @@ from wheelmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from wheelmq.nameserver.listings import Listings
 from wheelmq.nameserver.routes import EXPIRY_MS, LiveBroker, RouteTable
 from wheelmq.nameserver.settings import NAME_SERVER, NameServerSettings, NameServerTables
-from wheelmq.net.server import ServerConnection
+from wheelmq.net.server_connection import ServerConnection
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 from wheelmq.system.rate_limited_log import RateLimitedLog

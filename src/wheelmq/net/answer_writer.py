@@ -33,13 +33,16 @@ class Requester(Protocol):
 
 
 class AnswerWriter:
-    """Writes the answers of one connection to its transport, and counts their bytes."""
+    """Writes the answers of one connection to its transport, counts their bytes, and closes the transport."""
 
-    __slots__ = ("_last_answer", "_log", "_transport", "_written_bytes")
+    __slots__ = ("_close_timer", "_last_answer", "_log", "_transport", "_written_bytes", "is_paused")
 
     def __init__(self, log: RateLimitedLog, transport: asyncio.Transport) -> None:
         self._log = log
         self._transport = transport
+        self._close_timer: asyncio.TimerHandle | None = None
+        self.is_paused = False
+        """Whether the transport holds too many bytes."""
         self._written_bytes = 0
         self._last_answer = b""
         """The head of the last frame that was written."""
@@ -73,6 +76,26 @@ class AnswerWriter:
         except Exception as error:
             self._warn(connection, error)
             self._transport.abort()
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+    def close(self, loop: asyncio.AbstractEventLoop, close_s: float) -> None:
+        """Close the transport once the written bytes have left, at the latest after `close_s`."""
+        self._transport.close()
+        self._close_timer = loop.call_later(close_s, self._transport.abort)
+
+    def abort(self) -> None:
+        """Close the transport at once. The bytes that have not left are lost."""
+        self._transport.abort()
+
+    def end(self) -> None:
+        """Cancel the timer of `close`, because the transport is closed."""
+        if self._close_timer is not None:
+            self._close_timer.cancel()
 
     def warn_of_lost_answers(self, connection: Requester, error: Exception) -> None:
         """Log that a connection failed if the peer's system has not acknowledged all answers.

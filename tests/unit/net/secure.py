@@ -13,7 +13,8 @@ import uvloop
 
 from compat.certificates import Authority, Pair
 from wheelmq.net.entrance import Entrance
-from wheelmq.net.server import Server, ServerConnection
+from wheelmq.net.server import Server
+from wheelmq.net.server_connection import ServerConnection
 from wheelmq.net.server_tls import ServerTls
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.tls import TlsMode

@@ -17,6 +17,7 @@ from compat.certificates import Authority, Pair
 from tests.unit.net import secure
 from tests.unit.net.secure import Echo, Play, client_context, close, connect, echo, entrance_of, server_tls, until
 from wheelmq.net import entrance as module
+from wheelmq.net.connection_protocol import ConnectionProtocol
 from wheelmq.net.limits import Limits
 from wheelmq.net.listening import listen, stream_factory
 from wheelmq.net.server import Server
@@ -108,8 +109,8 @@ def test_a_plain_connection_keeps_the_transport_of_its_socket(loop: str, pair: P
         peer = await connect(port)
         assert await echo(peer) == b"hello"
         (connection,) = server.connections
-        transport = connection._transport
-        assert transport is not None and transport.get_protocol() is connection
+        transport = connection._writer._transport
+        assert isinstance(transport.get_protocol(), ConnectionProtocol)
         assert "wheelmq" not in type(transport).__module__
         await close(peer)
 
@@ -285,7 +286,7 @@ class TestLimits:
             peer = await connect(port, client_context(authority))
             await echo(peer)
             (connection,) = server.connections
-            left = [weakref.ref(connection), weakref.ref(cast(Any, connection._transport))]
+            left = [weakref.ref(connection), weakref.ref(cast(Any, connection._writer._transport))]
             silent = await connect(port)
             await until(lambda: entrance_of(server).waiting == 1)
             left += map(weakref.ref, entrance_of(server)._waiting)
@@ -356,8 +357,7 @@ class TestClientCertificates:
                 return
             assert is_accepted
             (connection,) = server.connections
-            assert connection._transport is not None
-            assert bool(connection._transport.get_extra_info("peercert")) == (
+            assert bool(connection._writer._transport.get_extra_info("peercert")) == (
                 kind == "good" and auth is not ClientAuth.NONE
             )
             await close(peer)

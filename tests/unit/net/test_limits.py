@@ -22,7 +22,8 @@ from tests.unit.net.test_server import LIMIT_S, FakeCore, Peer, until
 from wheelmq.net import server as shell
 from wheelmq.net.limits import Limits
 from wheelmq.net.receive_buffer import SMALL_BYTES
-from wheelmq.net.server import RECEIVE_BYTES, Server, ServerConnection
+from wheelmq.net.server import RECEIVE_BYTES, Server
+from wheelmq.net.server_connection import ServerConnection
 from wheelmq.system import open_files
 
 MIB = 1 << 20
@@ -299,13 +300,14 @@ class TestIdle:
 
         serve(core, play, idle_s=0.4)
 
-    def test_a_connection_is_idle_after_four_checks_without_progress(self) -> None:
+    def test_a_connection_is_idle_after_four_checks_without_progress(self, serve: Callable[..., Server]) -> None:
+        async def play(server: Server, connect: Connect) -> None:
+            await connect()
+            await until(lambda: bool(server.connections))
+            (connection,) = server.connections
+            assert [connection.check_idle() for _ in range(5)] == [False, False, False, False, True]
 
-        async def checks() -> list[bool]:
-            connection = ServerConnection(Server(FakeCore()))
-            return [connection.check_idle() for _ in range(5)]
-
-        assert asyncio.run(checks()) == [False, False, False, False, True]
+        serve(Frames(), play, idle_s=0)
 
 
 CROWD = """

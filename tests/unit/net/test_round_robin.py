@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from tests.unit.net.test_limits import Connect, Frames, frame, serve
 from tests.unit.net.test_server import until
 from wheelmq.net.round_robin import ROUND_BYTES, ROUND_S, SHORT_BYTES
-from wheelmq.net.server import Server, ServerConnection
+from wheelmq.net.server import Server
+from wheelmq.net.server_connection import ServerConnection
 
 __all__ = ["serve"]
 ANSWER_BYTES = 256 << 10

@@ -14,7 +14,8 @@ from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net import round_schedule
 from wheelmq.net.limits import Limits
-from wheelmq.net.server import Server, ServerConnection
+from wheelmq.net.server import Server
+from wheelmq.net.server_connection import ServerConnection
 
 LIMIT_S = 10.0
 """A test that waits longer has failed."""
@@ -208,7 +209,7 @@ def test_answers_wait_for_a_peer_to_read_and_then_continue() -> None:
         while at < end and not connection.is_full:
             connection.send(bytes(1 << 20))
             at += 1
-        most = max(most, connection._queued_bytes)
+        most = max(most, connection.queued_bytes)
         return at
 
     core.on_bytes = answer_a_megabyte_each
@@ -419,8 +420,7 @@ class TestFailedWrites:
             def fail(frames: bytes) -> None:
                 raise RuntimeError("no write")
 
-            assert failing._transport is not None
-            monkeypatch.setattr(failing._writer, "_transport", Wrapped(failing._transport, fail))
+            monkeypatch.setattr(failing._writer, "_transport", Wrapped(failing._writer._transport, fail))
             peer[1].write(b"x")
             other[1].write(b"x")
             assert await other[0].readexactly(len(self.ANSWER)) == self.ANSWER

@@ -14,7 +14,8 @@ from compat.certificates import Authority, Pair
 from tests.unit.net import secure
 from tests.unit.net.secure import Echo, client_context, close, connect, echo, server_tls, until
 from wheelmq.net.limits import Limits, SocketOptions
-from wheelmq.net.server import Server, ServerConnection
+from wheelmq.net.server import Server
+from wheelmq.net.server_connection import ServerConnection
 from wheelmq.net.tls_channel import RECORD_BYTES, TlsChannel
 from wheelmq.net.tls_transport import READ_BYTES
 
@@ -121,7 +122,7 @@ def test_a_server_that_pauses_keeps_one_read_at_most(loop: str, authority: Autho
         body = bytes(range(256)) * (4 * MIB // 256)
         peer[1].write(body)
         await asyncio.sleep(0.05)
-        transport: Any = connection._transport
+        transport: Any = connection._writer._transport
         assert len(transport._left) <= READ_BYTES
         assert len(core.reads) == 1
         connection.go_on()

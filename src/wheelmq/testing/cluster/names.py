@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Final, cast
 
-from wheelmq.net.server import ServerConnection
+from wheelmq.net.server_connection import ServerConnection
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.cluster.event_loop import SimulatedLoop
 from wheelmq.testing.cluster.network import MachineNetwork, Network

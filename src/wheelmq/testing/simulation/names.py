@@ -14,7 +14,7 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.nameserver.nameserver import NameServer
 from wheelmq.nameserver.settings import NameServerSettings
-from wheelmq.net.server import ServerConnection
+from wheelmq.net.server_connection import ServerConnection
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.disk import SimulatedDisk
