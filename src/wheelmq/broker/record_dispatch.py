@@ -37,7 +37,7 @@ class RecordDispatch:
         self._replicas = replicas
         self._pending = engine.timer.pending
         self._knows_pending = engine.knows_pending
-        self._block_scheduler = engine.block_scheduler
+        self._block_settlement = engine.block_scheduler.settlement
         self._stats = stats
         self._holds = holds
         self._health = health
@@ -91,7 +91,7 @@ class RecordDispatch:
                     self._store.hidden_tail.hide_from(self._store.dispatched_to)
                 rows, _ = self._store.dispatch()
                 if self._pending.take_journal(rows):
-                    self._block_scheduler.take_settled(rows)
+                    self._block_settlement.note(rows, self._store.dispatched_to)
         except Exception as error:
             log.error("queue units are missing, and the next start writes them: %s", error)
 
@@ -109,7 +109,7 @@ class RecordDispatch:
         rows, grown = self._store.dispatch(count)
         try:
             if self._knows_pending and self._pending.take_journal(rows):
-                self._block_scheduler.take_settled(rows)
+                self._block_settlement.note(rows, self._store.dispatched_to)
         except Exception as error:
             self._health.fail(TimersLost(error))
             raise

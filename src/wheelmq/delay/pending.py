@@ -12,7 +12,7 @@ import numpy as np
 from wheelmq.delay import intake
 from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import Armed
-from wheelmq.delay.done import DoneBits, Origins
+from wheelmq.delay.done import DoneBits
 from wheelmq.delay.keys import ParkedKeys
 from wheelmq.delay.levels.queues import LevelQueues
 from wheelmq.delay.notes import NEAR_MS, Notes
@@ -55,15 +55,6 @@ class PendingTable:
             self.keys.add(taken.key_hashes, taken.refs[:, ref.ORIGIN], self.done, self._store.dispatched_to)
             self.notes.add(self.levels.note(taken.refs), self._store.clock.now_ms())
         return taken.settled > 0
-
-    def park_in_block(self, origin: Origin, key_hash: int, real_queue: int) -> None:
-        self.counts.park(real_queue)
-        self.keys.add_elsewhere(np.array([key_hash]), np.array([origin]), self.done)
-
-    def park_copies(self, origins: Origins, key_hashes: Origins, real_queues: Origins) -> None:
-        """Do the same for many messages of blocks that a replica has got."""
-        self.counts.park_many(real_queues)
-        self.keys.add_elsewhere(key_hashes, origins, self.done)
 
     def settle(self, origin: Origin) -> None:
         """Set the done bit of `origin`. This tick appends the record that carries it."""

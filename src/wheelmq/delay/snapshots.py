@@ -146,7 +146,7 @@ class Snapshots:
 
     def _waiting(self) -> npt.NDArray[np.int64]:
         """Return the numbers of pending messages by the row of the real queue, without those settled by the journal."""
-        waiting, rows = self._lane.waiting_elsewhere(), self._store.journal.rows()
+        waiting, rows = self._lane.in_blocks.outside_blocks(), self._store.journal.rows()
         settles = rows[:, SETTLES]
         mine = (settles != 0) & (settles >> KIND_SHIFT != KIND_BLOCK) & (rows[:, REAL_QUEUE] >= 0)
         np.subtract.at(waiting, rows[mine, REAL_QUEUE], 1)

@@ -10,11 +10,10 @@ import numpy as np
 
 from wheelmq.delay.blocks.block import Block
 from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.pending import PendingInBlocks
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.done import DoneBits
-from wheelmq.delay.intake import Integers
-from wheelmq.delay.pending import PendingTable
 from wheelmq.formats.disk.origin import (
     KIND_BLOCK,
     Stream,
@@ -35,8 +34,6 @@ class FoundPending(NamedTuple):
 
     indices: Indices
     units: Units
-    real_queues: Integers
-    """Rows of their real queues. A damaged message has none."""
 
 
 def settle_by_log(blocks: Blocks, done: DoneBits, gone: dict[int, LogPosition]) -> None:
@@ -73,9 +70,9 @@ def block_streams(done: DoneBits) -> list[Stream]:
     return [one for one in done.streams() if stream_kind(one) == KIND_BLOCK and not done.has_ended(one)]
 
 
-def pending_of(store: Store, block: Block, pending: PendingTable) -> Iterator[FoundPending]:
-    """Note the pending messages of a block in `pending`, and yield them. A message with a damaged record is settled."""
-    done, first_origin = pending.done, origin_of(block_stream(block.number), 0)
+def pending_of(store: Store, block: Block, in_blocks: PendingInBlocks, done: DoneBits) -> Iterator[FoundPending]:
+    """Add the pending messages of a block to `in_blocks`, and yield them. One with a damaged record is settled."""
+    first_origin = origin_of(block_stream(block.number), 0)
     done.update(block.queue.done() | first_origin)
     records = UnitRecords(block.log.files, block.number)
     for first, units in block.queue.chunks():
@@ -90,6 +87,5 @@ def pending_of(store: Store, block: Block, pending: PendingTable) -> Iterator[Fo
         done.update(origins[~is_there])
         rows, origins = rows[is_there], origins[is_there]
         real_queues = store.queue_rows(rows[:, col.REAL_TOPIC], rows[:, col.REAL_QUEUE_ID], records.names)
-        pending.counts.add(real_queues)
-        pending.keys.add_elsewhere(rows[:, col.KEY_HASH], origins, done)
-        yield FoundPending(indices, waiting, real_queues)
+        in_blocks.add_found(origins, rows[:, col.KEY_HASH], real_queues)
+        yield FoundPending(indices, waiting)

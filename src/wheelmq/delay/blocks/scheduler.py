@@ -7,18 +7,17 @@ later one is counted once it is on disk. A turn arms it, or the tick if no turn 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
 from wheelmq.delay.blocks.arming import arm_rows, arm_units
 from wheelmq.delay.blocks.block import Block, Put
 from wheelmq.delay.blocks.blocks import Blocks, Removal
+from wheelmq.delay.blocks.pending import PendingInBlocks
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.delay.blocks.recover import block_streams, note_missing, pending_of, settle_by_log, take_over
 from wheelmq.delay.blocks.row_check import check_window
@@ -40,10 +39,8 @@ from wheelmq.formats.disk.origin import (
 from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
 from wheelmq.formats.kernels import scan
-from wheelmq.formats.kernels.journal import NOT_COPIED
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store import recovery
-from wheelmq.store.journal import Rows
 from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
 from wheelmq.system.single_flight import SingleFlight
@@ -66,11 +63,10 @@ class BlockScheduler:
         self.wheel = BlockWheel()
         self.walked_ms = 0
         self._planned: dict[int, Counts] | None = None
-        self.settlement = BlockSettlement(blocks)
+        self.in_blocks = PendingInBlocks(pending)
+        self.settlement = BlockSettlement(blocks, self.in_blocks)
         self.flagged_to = self._store.log.start
         """Records before this log position settle only messages whose units are flagged on disk."""
-        self._waiting: Counter[int] = Counter()
-        """Number of pending messages of blocks, by the row of their real queue."""
         self.walked = WalkedBuffer()
         self.is_copy = False
         """Whether the blocks are a copy of a master's. Then a block ends only once the master has removed its own."""
@@ -90,8 +86,7 @@ class BlockScheduler:
         unique_key = properties.get(UNIQ_KEY)
         hashed = key_hash(delete_key(properties[REAL_TOPIC], unique_key)) if unique_key else 0
         real_queue = self._store.real_queue(properties)
-        self._waiting[real_queue] += 1
-        self._pending.park_in_block(origin, hashed, real_queue)
+        self.in_blocks.park(origin, hashed, real_queue)
         if due_ms <= self._armed_through_ms():
             arm_units(self._pending, block, np.array([put.index]), block.queue.read(put.index, 1), by="block_lane")
         return put
@@ -101,10 +96,8 @@ class BlockScheduler:
     ) -> None:
         """Take new pending messages of a copy: their units, and the scanned rows of their records."""
         real_queues = self._store.queue_rows(rows[:, scan.REAL_TOPIC], rows[:, scan.REAL_QUEUE_ID], names)
-        self._waiting.update(real_queues.tolist())
-        self._pending.park_copies(
-            indices | origin_of(block_stream(block.number), 0), rows[:, scan.KEY_HASH], real_queues
-        )
+        origins = indices | origin_of(block_stream(block.number), 0)
+        self.in_blocks.park_copies(origins, rows[:, scan.KEY_HASH], real_queues)
         late = units["due_ms"] <= self._armed_through_ms()
         if late.any():
             arm_units(self._pending, block, indices[late], units[late], by="block_lane")
@@ -170,12 +163,6 @@ class BlockScheduler:
                 mine = np.flatnonzero(units["due_ms"] <= through_ms)
                 arm_units(self._pending, block, first + mine, units[mine], by="block_lane")
 
-    def take_settled(self, rows: Rows) -> None:
-        real_queues = self.settlement.note(rows, self._store.dispatched_to)
-        if len(real_queues):
-            self._waiting.subtract(real_queues[real_queues != NOT_COPIED].tolist())
-            self._pending.keys.drop_settled_elsewhere(len(real_queues), self.waiting, self._pending.done)
-
     # Turns ---------------------------------------------------------------------------------------------------------
 
     def units_to_walk(self, now_ms: Millis) -> int:
@@ -235,17 +222,12 @@ class BlockScheduler:
         settle_by_log(self.blocks, self._pending.done, gone)
         self.walked_ms = self._goal_ms(self._store.clock.now_ms())
         for block in self.blocks:
-            for found in pending_of(self._store, block, self._pending):
-                self._waiting.update(found.real_queues.tolist())
+            for found in pending_of(self._store, block, self.in_blocks, self._pending.done):
                 near = found.units["due_ms"] <= self.walked_ms
                 arm_units(self._pending, block, found.indices[near], found.units[near], by="recovery")
             if block.start_ms <= self.walked_ms < block.end_ms:
                 self.wheel.bring_in(block)
         reach("blocks.wheel")
-
-    @property
-    def waiting(self) -> int:
-        return self._waiting.total()
 
     # Roles ---------------------------------------------------------------------------------------------------------
 
@@ -279,14 +261,6 @@ class BlockScheduler:
     def _is_settled(self, block: Block) -> bool:
         bits = self._pending.done.of(block_stream(block.number))
         return bits.first_unset(block.queue.end) >= block.queue.end
-
-    def waiting_elsewhere(self) -> npt.NDArray[np.int64]:
-        """Return the numbers of pending messages in the timer and level queues, by the row of the real queue."""
-        waiting = self._pending.counts.by_queue.copy()
-        for real_queue, count in self._waiting.items():
-            if real_queue >= 0:
-                waiting[real_queue] -= count
-        return waiting
 
     # Disk ----------------------------------------------------------------------------------------------------------
 

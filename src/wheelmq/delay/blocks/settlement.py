@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from wheelmq.delay.blocks.block import Block
 from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.pending import PendingInBlocks
 from wheelmq.delay.done import Flags, Origins
-from wheelmq.delay.intake import Integers
 from wheelmq.formats.disk.origin import (
     INDEX_BITS,
     INDEX_MASK,
@@ -39,20 +39,20 @@ class _Settled(NamedTuple):
 class BlockSettlement:
     """The settled messages whose units are not flagged, in the order of the log."""
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: Blocks, in_blocks: PendingInBlocks) -> None:
         self._blocks = blocks
+        self._in_blocks = in_blocks
         self._settled: deque[_Settled] = deque()
         self._unchecked: set[Stream] = set()
         """The blocks that may have other messages than those of the master."""
 
-    def note(self, rows: Rows, before: LogPosition) -> Integers:
-        """Note messages of blocks that the journal's `rows` settle before `before`. Returns their real queues' rows."""
+    def note(self, rows: Rows, before: LogPosition) -> None:
+        """Note messages of blocks that the journal's `rows` settle before `before`. They are not pending any more."""
         is_mine = _settle_in_blocks(rows)
         origins = rows[is_mine, row.SETTLES]
         if len(origins):
             self._settled.append(_Settled(LogPosition(int(rows[0, row.POSITION])), before, origins))
-        real_queues: Integers = rows[is_mine, row.REAL_QUEUE]
-        return real_queues
+        self._in_blocks.settle(rows[is_mine, row.REAL_QUEUE])
 
     def lacks(self, origins: Origins) -> Flags:
         """Return which messages are of blocks and have not come to this replica yet."""
