@@ -384,7 +384,8 @@ class Parts:
         return open_turns(
             self.store,
             self.timer,
-            self.block_scheduler,
+            self.block_scheduler.walk,
+            self.block_scheduler.turns,
             self.settings,
             workers=self.workers,
             randomness=self.randomness,

@@ -94,8 +94,8 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
             ),
             TickTask(
                 "blocks",
-                lambda at: parts.block_scheduler.tick(at.wall_ms),
-                lambda at: at.after_wall_ms(parts.block_scheduler.next_ms()),
+                lambda at: parts.block_scheduler.walk.tick(at.wall_ms),
+                lambda at: at.after_wall_ms(parts.block_scheduler.walk.next_ms()),
             ),
             *map(rest, _prefetch_tasks(parts)),
             rest(

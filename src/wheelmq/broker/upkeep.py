@@ -95,7 +95,7 @@ class TimerUpkeep:
             TimerRates(timer, releaser),
             CountAudit(timer, engine.generations, metrics, settings, reading),
             Prefetcher(timer, reading) if settings.timer.warm_enable else None,
-            BlockPrefetcher(engine.block_scheduler, reading),
+            BlockPrefetcher(engine.block_scheduler.walked, reading),
             TimerLogPreallocator(
                 timer.log,
                 workers.background,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
-from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.blocks.walked import WalkedBuffer
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.origin import KIND_BLOCK, KIND_SHIFT
 from wheelmq.formats.units import Millis
@@ -58,14 +58,14 @@ def bring_in(spans: Spans) -> None:
 class BlockPrefetcher:
     """Prefetches the records that scans of blocks armed. `poll` runs in every tick, cheaply if idle."""
 
-    def __init__(self, lane: BlockScheduler, worker: Worker) -> None:
-        self._lane = lane
+    def __init__(self, walked: WalkedBuffer, worker: Worker) -> None:
+        self._walked = walked
         self._flight = SingleFlight(worker)
 
     def poll(self) -> None:
         """Start to prefetch the records armed since the last call, unless a prefetch is running."""
-        if self._lane.walked and not self._flight.is_running:
-            walked = self._lane.walked.take()
+        if self._walked and not self._flight.is_running:
+            walked = self._walked.take()
 
             def job() -> None:
                 for records in walked:

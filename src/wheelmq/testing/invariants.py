@@ -285,7 +285,7 @@ def _check_blocks(broker: Broker, log: Log) -> None:
                     continue
                 record = broker.parts.blocks.record_of(origin)
                 assert record is not None and record.size == unit["size"], f"{origin:#x} has no record"
-                is_near = unit["due_ms"] <= lane.walked_ms
+                is_near = unit["due_ms"] <= lane.walk.walked_ms
                 assert not is_near or state_of(origin) == "armed", f"{origin:#x} is due soon, but not armed"
     if lane.is_copy:
         return  # a promotion skips the indices that only the log has

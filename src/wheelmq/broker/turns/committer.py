@@ -6,7 +6,7 @@ import numpy as np
 
 from wheelmq.broker.turns.figures import TurnDone, TurnFigures
 from wheelmq.broker.turns.lease_watch import LeaseWatch
-from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.blocks.turns import BlockTurns
 from wheelmq.delay.timer.planning import apply_turn, walk_units
 from wheelmq.delay.timer.row_check import RowCheck
 from wheelmq.delay.timer.timer import Timer
@@ -16,10 +16,10 @@ from wheelmq.system.clock import Clock
 
 class Committer:
     def __init__(
-        self, timer: Timer, block_scheduler: BlockScheduler, watch: LeaseWatch, figures: TurnFigures, clock: Clock
+        self, timer: Timer, block_turns: BlockTurns, watch: LeaseWatch, figures: TurnFigures, clock: Clock
     ) -> None:
         self._timer = timer
-        self._block_scheduler = block_scheduler
+        self._block_turns = block_turns
         self._row_check = RowCheck(timer)
         self._watch = watch
         self._figures = figures
@@ -37,7 +37,7 @@ class Committer:
         armed = timer.pending.armed_by["pipeline"]
         slots_walked = int(np.count_nonzero(walk_units(timer, plan)))
         apply_turn(timer, proposal)
-        self._block_scheduler.commit(plan.blocks, proposal.block_parts, plan.write_ms)
+        self._block_turns.commit(plan.blocks, proposal.block_parts, plan.write_ms)
         self._watch.note_committed()
         now_s = self._clock.monotonic()
         done = TurnDone(
@@ -55,5 +55,5 @@ class Committer:
         timer = self._timer
         proposal = timer.turns.check(epoch, turn, winners, walk_units(timer, plan), timer.settings.precision_ms)
         self._row_check.check(proposal)
-        self._block_scheduler.check(plan.blocks, proposal.block_parts)
+        self._block_turns.check(plan.blocks, proposal.block_parts)
         return proposal

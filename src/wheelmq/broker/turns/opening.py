@@ -19,7 +19,8 @@ from wheelmq.broker.turns.lease_watch import LeaseWatch
 from wheelmq.broker.turns.mark_writer import MarkWriter
 from wheelmq.broker.turns.pace import TurnPace
 from wheelmq.broker.turns.plan_maker import PlanMaker
-from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.blocks.turns import BlockTurns
+from wheelmq.delay.blocks.walk import BlockWalk
 from wheelmq.delay.timer.mark import CheckFile
 from wheelmq.delay.timer.portions import PortionReader
 from wheelmq.delay.timer.timer import Timer
@@ -30,7 +31,8 @@ from wheelmq.system.workers import Workers
 def open_turns(
     store: Store,
     timer: Timer,
-    block_scheduler: BlockScheduler,
+    block_walk: BlockWalk,
+    block_turns: BlockTurns,
     settings: BrokerSettings,
     *,
     workers: Workers,
@@ -44,7 +46,7 @@ def open_turns(
 ) -> TurnCoordinator:
     clock = store.clock
     watch, figures = LeaseWatch(clock.monotonic), TurnFigures()
-    pace = TurnPace(timer, block_scheduler, settings, has_burst)
+    pace = TurnPace(timer, block_walk, settings, has_burst)
     check_file = CheckFile(store, workers.background)
     marks = MarkWriter(store, timer, check_file, workers.flushing, health, earliest_in_hand_ms)
     return TurnCoordinator(
@@ -54,8 +56,8 @@ def open_turns(
         steps,
         lease=PipelineLease(timer.turns, watch, clock, randomness, health),
         pace=pace,
-        plan_maker=PlanMaker(store, timer, block_scheduler, pace, settings.broker.name, want_flush),
-        committer=Committer(timer, block_scheduler, watch, figures, clock),
+        plan_maker=PlanMaker(store, timer, block_turns, pace, settings.broker.name, want_flush),
+        committer=Committer(timer, block_turns, watch, figures, clock),
         marks=marks,
         fallback=Fallback(
             timer,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from wheelmq.broker.settings import BrokerSettings
-from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.blocks.walk import BlockWalk
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.units import Millis
 
@@ -27,11 +27,11 @@ class TurnPace:
     """Decides when a plan is due. Times are monotonic milliseconds, except `wall_ms`."""
 
     def __init__(
-        self, timer: Timer, block_scheduler: BlockScheduler, settings: BrokerSettings, has_burst: Callable[[], bool]
+        self, timer: Timer, block_walk: BlockWalk, settings: BrokerSettings, has_burst: Callable[[], bool]
     ) -> None:
         """`has_burst` returns whether a burst of messages is being released."""
         self._timer = timer
-        self._block_scheduler = block_scheduler
+        self._block_walk = block_walk
         self._settings = settings
         self._has_burst = has_burst
         self.planned_ms = 0
@@ -77,4 +77,4 @@ class TurnPace:
             urgent = timer.pending.levels.next_ms() <= wall_ms + URGENT_MS
             if urgent or aged or timer.pending.levels.count_due(wall_ms, lead_end_ms) >= ROWS_AT_PACE:
                 return True
-        return timer.scans.run_short(wall_ms) or self._block_scheduler.runs_short(wall_ms)
+        return timer.scans.run_short(wall_ms) or self._block_walk.runs_short(wall_ms)

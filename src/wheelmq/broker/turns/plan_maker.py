@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wheelmq.broker.turns.pace import TurnPace
-from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.blocks.turns import BlockTurns
 from wheelmq.delay.timer.planning import make_plan
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import TurnPlan
@@ -19,7 +19,7 @@ class PlanMaker:
         self,
         store: Store,
         timer: Timer,
-        block_scheduler: BlockScheduler,
+        block_turns: BlockTurns,
         pace: TurnPace,
         broker_name: str,
         want_flush: Callable[[], None],
@@ -27,7 +27,7 @@ class PlanMaker:
         """`want_flush` requests a flush of the commit log."""
         self._store = store
         self._timer = timer
-        self._block_scheduler = block_scheduler
+        self._block_turns = block_turns
         self._pace = pace
         self._broker_name = broker_name
         self._want_flush = want_flush
@@ -45,7 +45,7 @@ class PlanMaker:
             self._want_flush()
             return None
         reach("plan.before")
-        window = self._block_scheduler.window(wall_ms)
+        window = self._block_turns.window(wall_ms)
         plan = make_plan(self._timer, self._broker_name, wall_ms, log.synced, window)
         self._plan_from = None
         if plan is None:

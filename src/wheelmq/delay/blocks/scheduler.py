@@ -1,40 +1,31 @@
-"""The scheduler of blocks: put messages, recover them, count them in the wheel, arm them, and flag their units.
-
-S here is `walked_ms`: all messages due by then are armed or settled. A message for an earlier time is armed at once. A
-later one is counted once it is on disk. A turn arms it, or the tick if no turn comes in time.
-"""
+"""The scheduler of blocks: put messages, recover them, flag their units, and remove past blocks."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
 
 import numpy as np
 
-from wheelmq.delay import refs as ref
-from wheelmq.delay.blocks.arming import arm_rows, arm_units
+from wheelmq.delay.blocks.arming import arm_units
 from wheelmq.delay.blocks.block import Block, Put
 from wheelmq.delay.blocks.blocks import Blocks, Removal
 from wheelmq.delay.blocks.pending import PendingInBlocks
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.delay.blocks.recover import block_streams, note_missing, pending_of, settle_by_log, take_over
-from wheelmq.delay.blocks.row_check import check_window
 from wheelmq.delay.blocks.settlement import BlockSettlement
+from wheelmq.delay.blocks.turns import BlockTurns
+from wheelmq.delay.blocks.walk import BlockWalk
 from wheelmq.delay.blocks.walked import WalkedBuffer
-from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts
+from wheelmq.delay.blocks.wheel import BlockWheel
 from wheelmq.delay.pending import PendingTable
-from wheelmq.delay.timer.rows import TurnRows
-from wheelmq.delay.timer.scans import falls_short
-from wheelmq.delay.timer.turns import BlockWindow, Turns
+from wheelmq.delay.timer.turns import Turns
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import (
     Stream,
     block_stream,
-    by_stream,
     origin_of,
-    stream_number,
 )
 from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
@@ -47,27 +38,20 @@ from wheelmq.system.single_flight import SingleFlight
 
 log = logging.getLogger(__name__)
 
-NEAR_MS: Final = 1000
-"""The tick arms messages that are due within this time and that no turn scanned."""
-ROWS_MAX: Final = 200_000
-"""Limit of the rows that one turn scans, unless a single second has more."""
-
 
 class BlockScheduler:
     def __init__(self, store: Store, blocks: Blocks, pending: PendingTable, turns: Turns, lead_ms: int) -> None:
         self._store = store
         self.blocks = blocks
         self._pending = pending
-        self._turns = turns
-        self._lead_ms = lead_ms
         self.wheel = BlockWheel()
-        self.walked_ms = 0
-        self._planned: dict[int, Counts] | None = None
+        self.walked = WalkedBuffer()
+        self.walk = BlockWalk(blocks, self.wheel, self.walked, pending, turns, lead_ms)
+        self.turns = BlockTurns(blocks, self.wheel, self.walk, self.walked, pending)
         self.in_blocks = PendingInBlocks(pending)
         self.settlement = BlockSettlement(blocks, self.in_blocks)
         self.flagged_to = self._store.log.start
         """Records before this log position settle only messages whose units are flagged on disk."""
-        self.walked = WalkedBuffer()
         self.is_copy = False
         """Whether the blocks are a copy of a master's. Then a block ends only once the master has removed its own."""
         self._gone_at_master: set[int] = set()
@@ -87,7 +71,7 @@ class BlockScheduler:
         hashed = key_hash(delete_key(properties[REAL_TOPIC], unique_key)) if unique_key else 0
         real_queue = self._store.real_queue(properties)
         self.in_blocks.park(origin, hashed, real_queue)
-        if due_ms <= self._armed_through_ms():
+        if due_ms <= self.walk.armed_through_ms():
             arm_units(self._pending, block, np.array([put.index]), block.queue.read(put.index, 1), by="block_lane")
         return put
 
@@ -98,119 +82,9 @@ class BlockScheduler:
         real_queues = self._store.queue_rows(rows[:, scan.REAL_TOPIC], rows[:, scan.REAL_QUEUE_ID], names)
         origins = indices | origin_of(block_stream(block.number), 0)
         self.in_blocks.park_copies(origins, rows[:, scan.KEY_HASH], real_queues)
-        late = units["due_ms"] <= self._armed_through_ms()
+        late = units["due_ms"] <= self.walk.armed_through_ms()
         if late.any():
             arm_units(self._pending, block, indices[late], units[late], by="block_lane")
-
-    def _armed_through_ms(self) -> int:
-        """Return the time up to which new messages are armed at once: the running turn's scan does not include them."""
-        plan = self._turns.plan
-        planned_ms = plan.blocks.through_ms if plan is not None and plan.blocks is not None else 0
-        return max(self.walked_ms, planned_ms)
-
-    # The tick ------------------------------------------------------------------------------------------------------
-
-    def tick(self, now_ms: Millis) -> None:
-        """Count the blocks that come near, move S over empty entries, and arm messages that no turn armed in time."""
-        goal_ms = self._goal_ms(now_ms)
-        self._count_near(goal_ms)
-        if self._turns.plan is None and goal_ms > self.walked_ms:
-            self._walk_to(self._first_filled_ms(goal_ms))
-        near_ms = _floor(now_ms + NEAR_MS) + STEP_MS
-        if near_ms > self.walked_ms:
-            for number in self.wheel.between(self.walked_ms, near_ms):
-                near = self.blocks.get(number)
-                if near is not None:
-                    indices, units = near.queue.due_between(self.walked_ms, near_ms, self.wheel.counted_to(near))
-                    arm_units(self._pending, near, indices, units, by="block_lane")
-                    self.walked.add(near, units["position"].astype(np.int64), units["size"].astype(np.int64))
-            self._walk_to(near_ms)
-
-    def _count_near(self, goal_ms: int) -> None:
-        for block in self.blocks:
-            if block.start_ms > goal_ms + STEP_MS:
-                break
-            if block.number not in self.wheel and block.end_ms > self.walked_ms:
-                self.wheel.bring_in(block)
-            self.wheel.count(block)
-
-    def next_ms(self) -> int | None:
-        """Return the wall time at which a tick must check whether a turn came in time; None with an empty wheel."""
-        return self.walked_ms - NEAR_MS if self.wheel else None
-
-    def _goal_ms(self, now_ms: Millis) -> int:
-        return _floor(now_ms + self._lead_ms)
-
-    def _first_filled_ms(self, goal_ms: int) -> int:
-        filled = [int(np.flatnonzero(counts)[0]) for counts in self.wheel.between(self.walked_ms, goal_ms).values()]
-        return min([goal_ms, *(self.walked_ms + place * STEP_MS for place in filled)])
-
-    def _walk_to(self, walked_ms: int) -> None:
-        """Move S to `walked_ms`: counted messages due by then are armed. Arm the others too: no scan finds them."""
-        if walked_ms <= self.walked_ms:
-            return
-        self.walked_ms = walked_ms
-        self.arm_behind(walked_ms)
-        for block in self.blocks:
-            if block.end_ms > walked_ms:
-                break
-            self.wheel.drop(block.number)
-
-    def arm_behind(self, through_ms: int) -> None:
-        """Arm the messages due by `through_ms` that are not on disk: they are not counted, so no scan finds them."""
-        for block in self.blocks.behind():
-            for first, units in block.queue.chunks(self.wheel.counted_to(block)):
-                mine = np.flatnonzero(units["due_ms"] <= through_ms)
-                arm_units(self._pending, block, first + mine, units[mine], by="block_lane")
-
-    # Turns ---------------------------------------------------------------------------------------------------------
-
-    def units_to_walk(self, now_ms: Millis) -> int:
-        return int(sum(counts.sum() for counts in self.wheel.between(self.walked_ms, self._goal_ms(now_ms)).values()))
-
-    def runs_short(self, now_ms: Millis) -> bool:
-        """Return whether S is less than two thirds of the lead ahead, and messages wait for a scan."""
-        return falls_short(self.walked_ms, now_ms, self._lead_ms) and self.units_to_walk(now_ms) > 0
-
-    def window(self, now_ms: Millis) -> BlockWindow | None:
-        """Return the window that the next turn scans, over messages on disk. Returns None without messages."""
-        through_ms = self._goal_ms(now_ms)
-        self._count_near(through_ms)  # a flush may have ended since the tick
-        counts = self.wheel.between(self.walked_ms, through_ms)
-        if not counts:
-            return None
-        rows = np.cumsum(sum(counts.values()))
-        entries = max(1, int(np.searchsorted(rows, ROWS_MAX, "right")))
-        through_ms = min(through_ms, self.walked_ms + entries * STEP_MS)
-        self._planned = {number: some[:entries] for number, some in counts.items() if some[:entries].any()}
-        self.arm_behind(through_ms)
-        return BlockWindow(
-            after_ms=self.walked_ms,
-            through_ms=through_ms,
-            rows=int(rows[min(entries, len(rows)) - 1]),
-            blocks=[self._named(number) for number in self._planned],
-        )
-
-    def _named(self, number: int) -> tuple[int, str, int]:
-        """Return number and folder of a block, and the number of units that the wheel counts and a turn must read."""
-        block = self.blocks.get(number)
-        assert block is not None, number
-        return number, block.paths.folder.name, self.wheel.counted_to(block)
-
-    def check(self, window: BlockWindow | None, parts: list[TurnRows]) -> None:
-        check_window(window, self._planned, parts, self.blocks, self.wheel)
-
-    def commit(self, window: BlockWindow | None, parts: list[TurnRows], write_ms: int) -> None:
-        """Arm the rows of a checked window, and move S."""
-        for rows in parts:
-            refs = arm_rows(self._pending, rows, write_ms)
-            for stream, mine in by_stream(refs[:, ref.ORIGIN]):
-                block = self.blocks.get(stream_number(stream))
-                if block is not None:
-                    self.walked.add(block, refs[mine, ref.POSITION], refs[mine, ref.SIZE])
-        self._planned = None
-        if window is not None:
-            self._walk_to(window.through_ms)
 
     # Start ---------------------------------------------------------------------------------------------------------
 
@@ -220,13 +94,11 @@ class BlockScheduler:
         The timer must be ready. `gone` is from `Blocks.gone` before the scan. Raises LogDamaged, DiskFull.
         """
         settle_by_log(self.blocks, self._pending.done, gone)
-        self.walked_ms = self._goal_ms(self._store.clock.now_ms())
+        self.walk.begin(self._store.clock.now_ms())
         for block in self.blocks:
             for found in pending_of(self._store, block, self.in_blocks, self._pending.done):
-                near = found.units["due_ms"] <= self.walked_ms
+                near = found.units["due_ms"] <= self.walk.walked_ms
                 arm_units(self._pending, block, found.indices[near], found.units[near], by="recovery")
-            if block.start_ms <= self.walked_ms < block.end_ms:
-                self.wheel.bring_in(block)
         reach("blocks.wheel")
 
     # Roles ---------------------------------------------------------------------------------------------------------
@@ -337,7 +209,3 @@ class BlockScheduler:
 
 def _log_unwritten(error: Exception) -> None:
     log.error("units of blocks may not be on disk; the next start writes them again: %s", error)
-
-
-def _floor(time_ms: int) -> int:
-    return time_ms // STEP_MS * STEP_MS
