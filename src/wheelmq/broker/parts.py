@@ -275,7 +275,7 @@ class Parts:
         )
         self.acks = ReplicaAcks(self.replicas, settings, self.clock)
         self.block_source = BlockSource(
-            self.block_scheduler, self.timer.pending.done, self.replicas, self.holds, settings, self.clock
+            self.blocks, self.timer.pending.done, self.replicas, self.holds, settings, self.clock
         )
         self.block_acks = BlockAcks(self.block_source, settings, self.clock)
         self.durability = Durability(self.flush, self.replicas, self.acks, self.block_source, self.block_acks)

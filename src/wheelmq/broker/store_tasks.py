@@ -11,7 +11,8 @@ from wheelmq.broker.admission.error_text import rejection_text
 from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.background_jobs import log_failure, run_in_background
 from wheelmq.broker.settings import BrokerSettings
-from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.blocks.checkpoints import BlockCheckpoints
+from wheelmq.delay.blocks.expiry import BlockExpiry
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.store.expiry import Expiry
 from wheelmq.store.store import Store
@@ -30,7 +31,8 @@ CHECKPOINT_REST: Final = 9
 def store_tasks(
     store: Store,
     timer: Timer,
-    block_scheduler: BlockScheduler,
+    block_checkpoints: BlockCheckpoints,
+    block_expiry: BlockExpiry,
     expiry: Expiry,
     health: StoreHealth,
     workers: Workers,
@@ -47,8 +49,8 @@ def store_tasks(
     ]
     if knows_pending:
         found += [
-            (settings.store.checkpoint_ms, partial(block_scheduler.write_checkpoints, SingleFlight(background))),
-            (clean_ms, lambda: expire_blocks(block_scheduler, store.clock, health, background)),
+            (settings.store.checkpoint_ms, partial(block_checkpoints.write, SingleFlight(background))),
+            (clean_ms, lambda: expire_blocks(block_expiry, store.clock, health, background)),
             (clean_ms, lambda: run_in_background(timer.drop_log(), background)),
         ]
     return found
@@ -99,9 +101,9 @@ class StoreLockCheck:
             self._health.fail(result)
 
 
-def expire_blocks(block_scheduler: BlockScheduler, clock: Clock, health: StoreHealth, worker: Worker) -> None:
+def expire_blocks(block_expiry: BlockExpiry, clock: Clock, health: StoreHealth, worker: Worker) -> None:
     def expire() -> int:
-        jobs = list(block_scheduler.expire(clock.now_ms()))
+        jobs = list(block_expiry.jobs(clock.now_ms()))
         for job, done in jobs:
             worker.submit(job, done)
         return len(jobs)

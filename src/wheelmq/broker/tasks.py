@@ -47,13 +47,14 @@ def _periodic_tasks(parts: Parts) -> list[TickTask]:
     """Return the work that ticks do at intervals. An interval of 0 turns it off."""
     settings, clock, background = parts.settings, parts.clock, parts.workers.background
     upkeep = parts.timer_upkeep
-    engine = parts.store, parts.timer, parts.block_scheduler, parts.file_upkeep.expiry
+    blocks = parts.block_scheduler
+    files = parts.store, parts.timer, blocks.checkpoints, blocks.expiry, parts.file_upkeep.expiry
     found: list[tuple[int, Callable[[], object]]] = [
         (settings.consumers.offsets_persist_ms, parts.table_saves.save_offsets),
         (FILTERS_PERSIST_MS, parts.table_saves.save_filters),
         (CLIENTS_EXPIRE_MS, lambda: parts.locks.drop_lapsed(clock.monotonic_ms())),
         (CLIENTS_EXPIRE_MS, lambda: parts.member_changes.drop_silent(clock.monotonic_ms())),
-        *store_tasks(*engine, parts.health, parts.workers, settings, knows_pending=parts.engine.knows_pending),
+        *store_tasks(*files, parts.health, parts.workers, settings, knows_pending=parts.engine.knows_pending),
         (settings.expiry.interval_ms, parts.admission.check_disk),
         (EXPIRY_MS, parts.batches.expire),
         (SAMPLE_MS, parts.stats.sample),
@@ -248,7 +249,7 @@ def _file_tasks(parts: Parts) -> list[TickTask]:
         *_pending_tasks(
             parts,
             rest(TickTask("snapshots", lambda at: snapshots.poll(at.monotonic_ms), close=snapshots.close)),
-            TickTask("blocks", close=parts.block_scheduler.close),
+            TickTask("blocks", close=parts.block_scheduler.checkpoints.close),
             rest(TickTask("delay offsets", lambda at: offsets.poll(at.monotonic_ms), close=offsets.close)),
         ),
         rest(TickTask("checkpoint of Apache", lambda at: upkeep.apache_checkpoints.poll())),

@@ -52,7 +52,9 @@ class FileUpkeep:
             Snapshots(
                 store,
                 timer,
-                engine.block_scheduler,
+                engine.blocks,
+                engine.block_scheduler.role,
+                engine.block_scheduler.in_blocks,
                 index,
                 background,
                 hides_nothing=lambda: not transactions.has_unsaid_ends,

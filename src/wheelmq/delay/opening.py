@@ -32,7 +32,7 @@ def open_delay(
     scheduler = BlockScheduler(store, blocks, pending, timer.turns, timer_settings.lead_ms)
     by_kind: dict[int, Generation] = {
         KIND_LEVEL: LevelGeneration(store, pending),
-        KIND_BLOCK: BlockGeneration(scheduler, pending.done, store.clock),
+        KIND_BLOCK: BlockGeneration(blocks, scheduler.checkpoints, pending.done, store.clock),
         KIND_TIMER: TimerGeneration(timer),
     }
     return timer, scheduler, Generations(armed, pending.done, store.clock, by_kind)

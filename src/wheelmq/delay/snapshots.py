@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.pending import PendingInBlocks
+from wheelmq.delay.blocks.role import BlockRole
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.timer.mark import Mark
 from wheelmq.delay.timer.timer import Timer
@@ -62,7 +64,9 @@ class Snapshots:
         self,
         store: Store,
         timer: Timer,
-        lane: BlockScheduler,
+        blocks: Blocks,
+        block_role: BlockRole,
+        in_blocks: PendingInBlocks,
         index: MessageIndex | None,
         background: Worker,
         hides_nothing: Callable[[], bool] = lambda: True,
@@ -70,7 +74,9 @@ class Snapshots:
         """While `hides_nothing` returns False, as a start may not continue from the log's end, no snapshot is taken."""
         self._store = store
         self._timer = timer
-        self._lane = lane
+        self._blocks = blocks
+        self._block_role = block_role
+        self._in_blocks = in_blocks
         self._index = index
         self._flight = SingleFlight(background)
         self._settings = store.settings
@@ -137,16 +143,16 @@ class Snapshots:
             store.log.damaged,
             np.array([queue.end for queue in store.queues], np.int64),
             timer.pending.done.copy(),
-            timer.ends() | self._lane.ends(),
+            timer.ends() | self._block_role.ends(),
             self._waiting(),
             mark,
             timer.log.sums_job(mark.timer_log_position),
-            self._lane.blocks.gone(),
+            self._blocks.gone(),
         )
 
     def _waiting(self) -> npt.NDArray[np.int64]:
         """Return the numbers of pending messages by the row of the real queue, without those settled by the journal."""
-        waiting, rows = self._lane.in_blocks.outside_blocks(), self._store.journal.rows()
+        waiting, rows = self._in_blocks.outside_blocks(), self._store.journal.rows()
         settles = rows[:, SETTLES]
         mine = (settles != 0) & (settles >> KIND_SHIFT != KIND_BLOCK) & (rows[:, REAL_QUEUE] >= 0)
         np.subtract.at(waiting, rows[mine, REAL_QUEUE], 1)

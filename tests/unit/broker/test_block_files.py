@@ -57,7 +57,7 @@ class TestDeletion:
             for seconds in (1, 2, 3, 3000):
                 send(harness, seconds, b"%d" % seconds, UNIQ_KEY=f"U{seconds}")
             harness.advance(5000)
-            assert harness.broker.parts.block_scheduler.flagged_to > 0
+            assert harness.broker.parts.block_scheduler.checkpoints.flagged_to > 0
             [block] = blocks(harness)
             assert block.queue.done().tolist() == [0, 1, 2]
             harness.stop()
@@ -72,13 +72,13 @@ class TestDeletion:
 
     def test_log_expiry_waits_for_the_flags_in_blocks(self, harness: BrokerHarness) -> None:
         send(harness, 1)
-        lane = harness.broker.parts.block_scheduler
+        checkpoints = harness.broker.parts.block_scheduler.checkpoints
         harness.advance(900)
-        before = lane.needed_from()
+        before = checkpoints.needed_from()
         harness.advance(300)
-        assert lane.needed_from() == before
+        assert checkpoints.needed_from() == before
         harness.advance(3000)
-        assert lane.needed_from() > before
+        assert checkpoints.needed_from() > before
 
     def test_a_clock_step_back_and_forth_keeps_the_due_time(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)

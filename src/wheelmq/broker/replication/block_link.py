@@ -62,8 +62,9 @@ class BlockLink:
         epoch: int,
     ) -> None:
         self._store = engine.store
-        self._scheduler = engine.block_scheduler
-        self._blocks = engine.block_scheduler.blocks
+        self._blocks = engine.blocks
+        self._settlement = engine.block_scheduler.settlement
+        self._role = engine.block_scheduler.role
         self._copies = copies
         copies.restart()
         self._clock = clock
@@ -185,7 +186,7 @@ class BlockLink:
             self.cuts = cuts
             return
         for number in self._agreed:
-            self._scheduler.settlement.note_checked(number)
+            self._settlement.note_checked(number)
 
     def _take_parts(self, parts: list[BlockPart], log_end: LogPosition) -> None:
         for part in parts:
@@ -231,7 +232,7 @@ class BlockLink:
         """Let a block end. The log has the records that settled its messages, if the master had them."""
         del self._gone[number]
         block = self._blocks.get(number)
-        if block is not None and not self._scheduler.note_gone_at_master(block):
+        if block is not None and not self._role.note_gone_at_master(block):
             log.warning("the master has no block %s, and messages of it are pending here", block.paths.folder.name)
             self.cuts = {**(self.cuts or {}), number: 0}
 

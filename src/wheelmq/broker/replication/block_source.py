@@ -17,9 +17,9 @@ from wheelmq.broker.holds import Holds
 from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.replication.settings import ReplicationSettings
 from wheelmq.delay.blocks.block import Block
+from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.numbers import NUMBER_MAX
 from wheelmq.delay.blocks.places import HeldBlock
-from wheelmq.delay.blocks.scheduler import BlockScheduler
 from wheelmq.delay.done import DoneBits
 from wheelmq.formats.disk.block import FLAG_DONE
 from wheelmq.formats.disk.origin import block_stream
@@ -90,14 +90,14 @@ class BlockSource:
 
     def __init__(
         self,
-        scheduler: BlockScheduler,
+        blocks: Blocks,
         done: DoneBits,
         replicas: Replicas,
         holds: Holds,
         settings: ReplicationSettings,
         clock: Clock,
     ) -> None:
-        self.blocks = scheduler.blocks
+        self.blocks = blocks
         self._done = done
         self._replicas = replicas
         self._holds = holds

@@ -30,7 +30,7 @@ class Promotion:
     ) -> None:
         self._engine = engine
         self._store = engine.store
-        self._block_scheduler = engine.block_scheduler
+        self._block_role = engine.block_scheduler.role
         self._block_copies = block_copies
         self._role = role
         self._epochs = epochs
@@ -51,7 +51,7 @@ class Promotion:
         self._replica_log.drop_incomplete()
         self._block_copies.end()
         self._epochs.begin(epoch, self._store.log.end)
-        self._block_scheduler.take_over(epoch)
+        self._block_role.take_over(epoch)
         self._role.become_master()
         self._replicas.take_over()
         self._transactions.take_over()

@@ -52,7 +52,7 @@ class Replication:
         """Create the object. Without `knows_pending`, only a start of a master finds the pending messages."""
         self._engine = engine
         self._store = engine.store
-        self._block_scheduler = engine.block_scheduler
+        self._block_role = engine.block_scheduler.role
         self._knows_pending = engine.knows_pending
         self.role = role
         self.epochs = epochs
@@ -79,7 +79,7 @@ class Replication:
         if role.is_master:
             self._begin_as_master(topics)
         else:
-            self._block_scheduler.follow()
+            self._block_role.follow()
 
     def _begin_as_master(self, topics: Topics) -> None:
         """Begin an epoch unless the last stop was clean. Then no other log can differ within the last epoch."""
@@ -87,11 +87,11 @@ class Replication:
         promoted_in = None if epochs.last is None else epochs.last.number >> START_BITS
         if epochs.last is None:
             epochs.begin(epochs.next_for_start(self._randomness), log_.start)
-        elif not self._store.last_stop_was_clean or self._block_scheduler.blocks.last_stop_was_clean is False:
+        elif not self._store.last_stop_was_clean or self._engine.blocks.last_stop_was_clean is False:
             epochs.begin(epochs.next_for_start(self._randomness), log_.end)
         last = epochs.last
         assert last is not None
-        self._block_scheduler.take_over(last.number)
+        self._block_role.take_over(last.number)
         if topics.version.state_version != last.number:
             # a kill right after the promotion may have lost the topics that it found in the log
             has_saved = promoted_in in (None, topics.version.state_version >> START_BITS)
@@ -140,7 +140,7 @@ class Replication:
         """Begin another epoch of this master, which was elected again. Its replicas connect again. Raises OSError."""
         self.replicas.close_all()
         self.epochs.begin(epoch, self._store.log.end)
-        self._block_scheduler.take_over(epoch)
+        self._block_role.take_over(epoch)
         self._topics.begin_epoch(epoch, ())
         log.warning("this broker was elected again, under the epoch %d", epoch)
 

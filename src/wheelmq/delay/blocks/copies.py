@@ -180,7 +180,8 @@ class BlockCopies:
                 f"{block.paths.folder}: the units from {part.first_index} on do not agree with their records"
             )
         if part.end_ms != block.end_ms:
-            self._scheduler.end_at(block, part.end_ms)
+            block.end_at(part.end_ms)
+            self._scheduler.wheel.drop(block.number)  # its entries end with the block
         dues_ms = units["due_ms"][is_named]
         if ((dues_ms < block.start_ms) | (dues_ms >= block.end_ms)).any():
             raise CopyWrong(f"{block.paths.folder}: a unit from {part.first_index} on is due outside of the block")

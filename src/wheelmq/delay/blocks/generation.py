@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from wheelmq.delay.api import EVERYTHING, Found, Wanted
 from wheelmq.delay.blocks.block import Block
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.checkpoints import BlockCheckpoints
 from wheelmq.delay.blocks.listing import find_in_block
 from wheelmq.delay.blocks.queue import BlockQueue
-from wheelmq.delay.blocks.scheduler import BlockScheduler
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.pending_message import State
 from wheelmq.delay.rebuild import rebuild
@@ -21,9 +22,9 @@ from wheelmq.system.clock import Clock
 class BlockGeneration:
     """The messages in blocks. Each block is a stream, and its log has the records."""
 
-    def __init__(self, scheduler: BlockScheduler, done: DoneBits, clock: Clock) -> None:
-        self._scheduler = scheduler
-        self._blocks = scheduler.blocks
+    def __init__(self, blocks: Blocks, checkpoints: BlockCheckpoints, done: DoneBits, clock: Clock) -> None:
+        self._blocks = blocks
+        self._checkpoints = checkpoints
         self._done = done
         self._clock = clock
 
@@ -65,4 +66,4 @@ class BlockGeneration:
         return find_in_block(self._block(stream), self._done.of(stream), first, stop, wanted, self._clock, until_s)
 
     def needed_from(self) -> LogPosition:
-        return self._scheduler.needed_from()
+        return self._checkpoints.needed_from()

@@ -44,27 +44,6 @@ def settle_by_log(blocks: Blocks, done: DoneBits, gone: dict[int, LogPosition]) 
     blocks.resume({stream_number(stream): done.of(stream).ones() for stream in block_streams(done)}, gone)
 
 
-def note_missing(blocks: Blocks, done: DoneBits, log_end: LogPosition) -> None:
-    """Note blocks as gone that the log of a replica names up to `log_end`, and that it has not got from its master."""
-    for number in map(stream_number, block_streams(done)):
-        if blocks.get(number) is None:
-            blocks.numbers.note_found(number)
-            blocks.numbers.note_gone(number, log_end)
-
-
-def take_over(blocks: Blocks, done: DoneBits) -> None:
-    """Prepare the blocks for messages of this broker. Raises DiskFull.
-
-    No index that the log names is used again. The streams of gone blocks end.
-    """
-    for stream in block_streams(done):
-        number = stream_number(stream)
-        if blocks.get(number) is not None:
-            done.update(blocks.skip_lost(number, done.of(stream).end()) | origin_of(stream, 0))
-    for number in blocks.gone():
-        done.end(block_stream(number))
-
-
 def block_streams(done: DoneBits) -> list[Stream]:
     """Return the streams of blocks that have not ended."""
     return [one for one in done.streams() if stream_kind(one) == KIND_BLOCK and not done.has_ended(one)]
