@@ -67,7 +67,7 @@ class KeySearch:
         self._engine = engine
         self._asked = asked
         self._looks = 0
-        self.is_over = is_unique or not asked.key or not engine.block_scheduler.in_blocks.total
+        self.is_over = is_unique or not asked.key or not engine.block_parts.in_blocks.total
         hashed = key_hash(delete_key(asked.topic, asked.key))
         self._origins = {origin for origin in engine.timer.pending.keys.find(hashed) if is_in_block(origin)}
         if not self.is_over:

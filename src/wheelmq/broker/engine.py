@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wheelmq.delay.api import Generations
 from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.blocks.parts import BlockParts
 from wheelmq.delay.blocks.search import Searches
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.message import Host
@@ -20,7 +20,7 @@ class Engine:
 
     store: Store
     timer: Timer
-    block_scheduler: BlockScheduler
+    block_parts: BlockParts
     generations: Generations
     searches: Searches
     index: MessageIndex | None
@@ -30,7 +30,7 @@ class Engine:
 
     @property
     def blocks(self) -> Blocks:
-        return self.block_scheduler.blocks
+        return self.block_parts.blocks
 
     @property
     def host(self) -> Host:

@@ -49,12 +49,12 @@ def open_engine(
 def _open_log(settings: BrokerSettings, disk: Disk, clock: Clock, workers: Workers) -> tuple[Engine, RecoveredEnds]:
     """Recover log and queues alone. Raises OSError."""
     store = _store_of(settings, disk, clock)
-    timer, block_scheduler, generations = open_delay(store, settings.timer, settings.blocks)
+    timer, block_parts, generations = open_delay(store, settings.timer, settings.blocks)
     ends = RecoveredEnds(store.log)
     store.recover(lambda rows, names: ends.on_rows(rows))
     index = _open_index(settings, store, workers)
-    searches = Searches(block_scheduler.blocks, workers.reading)
-    return Engine(store, timer, block_scheduler, generations, searches, index, knows_pending=False), ends
+    searches = Searches(block_parts.blocks, workers.reading)
+    return Engine(store, timer, block_parts, generations, searches, index, knows_pending=False), ends
 
 
 def _store_of(settings: BrokerSettings, disk: Disk, clock: Clock) -> Store:
@@ -67,9 +67,9 @@ def _open(
 ) -> tuple[Engine, RecoveredEnds]:
     """Recover the store. Raises SnapshotWrong: the snapshot is deleted then."""
     store = _store_of(settings, disk, clock)
-    timer, block_scheduler, generations = open_delay(store, settings.timer, settings.blocks)
-    block_scheduler.blocks.load()
-    block_scheduler.blocks.recover()
+    timer, block_parts, generations = open_delay(store, settings.timer, settings.blocks)
+    block_parts.blocks.load()
+    block_parts.blocks.recover()
     recovery, ends = TimerRecovery(timer), RecoveredEnds(store.log)
 
     def on_rows(rows: Rows, names: InternedNames) -> None:
@@ -79,9 +79,9 @@ def _open(
     store.recover(on_rows, recovery.resume, hides_new=hides_new)
     index = _open_index(settings, store, workers)
     recovery.finish(index)
-    block_scheduler.recover(recovery.blocks_gone)
-    searches = Searches(block_scheduler.blocks, workers.reading)
-    return Engine(store, timer, block_scheduler, generations, searches, index), ends
+    block_parts.intake.recover(recovery.blocks_gone)
+    searches = Searches(block_parts.blocks, workers.reading)
+    return Engine(store, timer, block_parts, generations, searches, index), ends
 
 
 def _open_index(settings: BrokerSettings, store: Store, workers: Workers) -> MessageIndex | None:

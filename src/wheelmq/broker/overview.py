@@ -58,7 +58,7 @@ def disk_use(sources: MetricSources) -> dict[str, float]:
 
 def waiting_by_place(sources: MetricSources) -> dict[str, int]:
     timer = sources.engine.timer
-    in_all, in_blocks = int(timer.pending.counts.by_queue.sum()), sources.engine.block_scheduler.in_blocks.total
+    in_all, in_blocks = int(timer.pending.counts.by_queue.sum()), sources.engine.block_parts.in_blocks.total
     in_levels = timer.pending.levels.count_pending()
     return {"timer": max(0, in_all - in_blocks - in_levels), "level": in_levels, "block": in_blocks}
 

@@ -172,7 +172,7 @@ class Parts:
             has_apache_master=not is_master and has_apache_log(disk, self.paths),
             hides_new=self.role.needed_acks > 0 or self.role.is_elected,
         )
-        self.store, self.timer, self.block_scheduler = self.engine.store, self.engine.timer, self.engine.block_scheduler
+        self.store, self.timer, self.block_parts = self.engine.store, self.engine.timer, self.engine.block_parts
         self.generations, self.searches, self.index = self.engine.generations, self.engine.searches, self.engine.index
         self.host = self.engine.host
         if is_master:
@@ -282,7 +282,13 @@ class Parts:
 
     def _compose_replication(self) -> Replication:
         self.block_copies = BlockCopies(
-            self.store, self.block_scheduler, self.timer.pending, self.workers.blocks, self.flush.want
+            self.store,
+            self.blocks,
+            self.block_parts.wheel,
+            self.block_parts.intake,
+            self.timer.pending,
+            self.workers.blocks,
+            self.flush.want,
         )
         promotion = Promotion(
             self.engine,
@@ -384,8 +390,8 @@ class Parts:
         return open_turns(
             self.store,
             self.timer,
-            self.block_scheduler.walk,
-            self.block_scheduler.turns,
+            self.block_parts.walk,
+            self.block_parts.turns,
             self.settings,
             workers=self.workers,
             randomness=self.randomness,
@@ -399,7 +405,7 @@ class Parts:
 
     @property
     def blocks(self) -> Blocks:
-        return self.block_scheduler.blocks
+        return self.block_parts.blocks
 
     def _settings_changed(self, fields: frozenset[str]) -> None:
         """Update the parts that keep copies of settings. The other parts read a setting when they need it."""

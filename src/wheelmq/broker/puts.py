@@ -101,7 +101,8 @@ class Puts:
         clock: Clock,
         randomness: Random,
     ) -> None:
-        self._store, self._timer, self._block_scheduler = engine.store, engine.timer, engine.block_scheduler
+        self._store, self._timer = engine.store, engine.timer
+        self._blocks, self._block_intake = engine.blocks, engine.block_parts.intake
         self._generations = engine.generations
         self._transactions, self._durability = transactions, durability
         self._settings = settings
@@ -169,7 +170,7 @@ class Puts:
         except ParkRejected as error:
             raise PutFailed(PutStatus.MESSAGE_ILLEGAL, error) from None
         self._check_room(message, release_growth_bytes(message))
-        return self._run(lambda: self._block_scheduler.put(message, due_ms))
+        return self._run(lambda: self._block_intake.put(message, due_ms))
 
     @_timed
     def put_half(self, half: Message) -> Appended:
@@ -290,7 +291,7 @@ class Puts:
 
     def answer_when_in_block(self, answer: Command, put: Put) -> Answer:
         """Return `answer` once a message that was put into a block is safe."""
-        return self._durability.defer_for_blocks(answer, put, self._block_scheduler.blocks.end)
+        return self._durability.defer_for_blocks(answer, put, self._blocks.end)
 
 
 def check_writable(settings: BrokerSettings) -> None:

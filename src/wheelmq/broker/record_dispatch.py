@@ -37,7 +37,7 @@ class RecordDispatch:
         self._replicas = replicas
         self._pending = engine.timer.pending
         self._knows_pending = engine.knows_pending
-        self._block_settlement = engine.block_scheduler.settlement
+        self._block_settlement = engine.block_parts.settlement
         self._stats = stats
         self._holds = holds
         self._health = health

@@ -47,8 +47,8 @@ def _periodic_tasks(parts: Parts) -> list[TickTask]:
     """Return the work that ticks do at intervals. An interval of 0 turns it off."""
     settings, clock, background = parts.settings, parts.clock, parts.workers.background
     upkeep = parts.timer_upkeep
-    blocks = parts.block_scheduler
-    files = parts.store, parts.timer, blocks.checkpoints, blocks.expiry, parts.file_upkeep.expiry
+    block_parts = parts.block_parts
+    files = parts.store, parts.timer, block_parts.checkpoints, block_parts.expiry, parts.file_upkeep.expiry
     found: list[tuple[int, Callable[[], object]]] = [
         (settings.consumers.offsets_persist_ms, parts.table_saves.save_offsets),
         (FILTERS_PERSIST_MS, parts.table_saves.save_filters),
@@ -95,8 +95,8 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
             ),
             TickTask(
                 "blocks",
-                lambda at: parts.block_scheduler.walk.tick(at.wall_ms),
-                lambda at: at.after_wall_ms(parts.block_scheduler.walk.next_ms()),
+                lambda at: parts.block_parts.walk.tick(at.wall_ms),
+                lambda at: at.after_wall_ms(parts.block_parts.walk.next_ms()),
             ),
             *map(rest, _prefetch_tasks(parts)),
             rest(
@@ -249,7 +249,7 @@ def _file_tasks(parts: Parts) -> list[TickTask]:
         *_pending_tasks(
             parts,
             rest(TickTask("snapshots", lambda at: snapshots.poll(at.monotonic_ms), close=snapshots.close)),
-            TickTask("blocks", close=parts.block_scheduler.checkpoints.close),
+            TickTask("blocks", close=parts.block_parts.checkpoints.close),
             rest(TickTask("delay offsets", lambda at: offsets.poll(at.monotonic_ms), close=offsets.close)),
         ),
         rest(TickTask("checkpoint of Apache", lambda at: upkeep.apache_checkpoints.poll())),

@@ -177,7 +177,7 @@ class TestBroker:
         assert self._running.broker is not None
         parts = self._running.broker.parts
         pending = parts.timer.pending
-        times_ms = (pending.next_near_ms(), pending.armed.next_fire_ms(), parts.block_scheduler.walk.next_ms())
+        times_ms = (pending.next_near_ms(), pending.armed.next_fire_ms(), parts.block_parts.walk.next_ms())
         return (
             any(time_ms is not None and time_ms <= through_ms for time_ms in times_ms)
             or parts.releaser.in_hand() > 0

@@ -179,7 +179,7 @@ def _check_counts(broker: Broker, log: Log) -> None:
 
     A copy may differ for a time: its log may settle a message of a block that has another message there.
     """
-    if broker.parts.store.journal.count or broker.parts.block_scheduler.role.is_copy:
+    if broker.parts.store.journal.count or broker.parts.block_parts.role.is_copy:
         return
     done = broker.parts.timer.pending.done
     parked = {timer_origin(index): record for index, record in log.parked.items()} | log.in_levels | _in_blocks(broker)
@@ -265,7 +265,7 @@ def _check_blocks(broker: Broker, log: Log) -> None:
     """
     if broker.parts.store.journal.count:
         return
-    done, lane = broker.parts.timer.pending.done, broker.parts.block_scheduler
+    done, block_parts = broker.parts.timer.pending.done, broker.parts.block_parts
     state_of = broker.parts.generations.state_of
     assert broker.parts.blocks.synced <= broker.parts.blocks.end
     for block in broker.parts.blocks:
@@ -285,9 +285,9 @@ def _check_blocks(broker: Broker, log: Log) -> None:
                     continue
                 record = broker.parts.blocks.record_of(origin)
                 assert record is not None and record.size == unit["size"], f"{origin:#x} has no record"
-                is_near = unit["due_ms"] <= lane.walk.walked_ms
+                is_near = unit["due_ms"] <= block_parts.walk.walked_ms
                 assert not is_near or state_of(origin) == "armed", f"{origin:#x} is due soon, but not armed"
-    if lane.role.is_copy:
+    if block_parts.role.is_copy:
         return  # a promotion skips the indices that only the log has
     for settled in map(Origin, log.settled_in_blocks):
         found = broker.parts.blocks.get(stream_number(origin_stream(settled)))

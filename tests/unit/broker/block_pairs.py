@@ -68,7 +68,7 @@ def bodies(harness: BrokerHarness) -> list[bytes]:
 
 
 def waiting(harness: BrokerHarness) -> int:
-    return harness.broker.parts.block_scheduler.in_blocks.total
+    return harness.broker.parts.block_parts.in_blocks.total
 
 
 def later(harness: BrokerHarness, seconds: int = 30, **properties: str) -> Ask:

@@ -57,7 +57,7 @@ class TestDeletion:
             for seconds in (1, 2, 3, 3000):
                 send(harness, seconds, b"%d" % seconds, UNIQ_KEY=f"U{seconds}")
             harness.advance(5000)
-            assert harness.broker.parts.block_scheduler.checkpoints.flagged_to > 0
+            assert harness.broker.parts.block_parts.checkpoints.flagged_to > 0
             [block] = blocks(harness)
             assert block.queue.done().tolist() == [0, 1, 2]
             harness.stop()
@@ -72,7 +72,7 @@ class TestDeletion:
 
     def test_log_expiry_waits_for_the_flags_in_blocks(self, harness: BrokerHarness) -> None:
         send(harness, 1)
-        checkpoints = harness.broker.parts.block_scheduler.checkpoints
+        checkpoints = harness.broker.parts.block_parts.checkpoints
         harness.advance(900)
         before = checkpoints.needed_from()
         harness.advance(300)

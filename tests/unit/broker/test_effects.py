@@ -42,7 +42,7 @@ ELSEWHERE: Final = {
     "accessMessageInMemoryMaxRatio": "broker/test_pull.py",
     "brokerFastFailureEnable": "broker/test_overload.py",
     "brokerPermission": "broker/test_config.py",
-    "deleteWhen": "delay/blocks/test_scheduler.py",
+    "deleteWhen": "delay/blocks/test_messages.py",
     "diskSpaceWarningLevelRatio": "broker/test_put_statuses.py",
     "disappearTimeAfterStart": "broker/test_timer_settings.py",
     "enablePropertyFilter": "broker/test_filters.py",

@@ -63,7 +63,7 @@ class Member:
     @property
     def in_blocks(self) -> int:
         """The number of pending messages in blocks."""
-        return 0 if self.app.broker is None else self.app.broker.parts.block_scheduler.in_blocks.total
+        return 0 if self.app.broker is None else self.app.broker.parts.block_parts.in_blocks.total
 
     async def start(self) -> None:
         self._stop.clear()

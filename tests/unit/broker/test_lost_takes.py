@@ -61,7 +61,7 @@ def test_due_messages_enter_the_ring_in_a_later_tick(harness: BrokerHarness, mon
     invariants.check(harness.broker)
 
 
-@pytest.mark.parametrize("method", ["timer.pending.take_journal", "block_scheduler.settlement.note"])
+@pytest.mark.parametrize("method", ["timer.pending.take_journal", "block_parts.settlement.note"])
 def test_timers_that_are_lost_in_memory_fail_the_broker(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

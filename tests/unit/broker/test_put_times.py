@@ -93,8 +93,8 @@ class TestWarnings:
     def test_a_slow_put_in_a_block_logs_two_warnings(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        lane = harness.broker.parts.block_scheduler
-        monkeypatch.setattr(lane, "put", slow(harness, lane.put))
+        intake = harness.broker.parts.block_parts.intake
+        monkeypatch.setattr(intake, "put", slow(harness, intake.put))
         assert harness.send("T", b"12345", properties={"delayInSeconds": "60"}).code == 0
         assert len(lines(caplog)) == 2
 

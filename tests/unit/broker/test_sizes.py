@@ -213,7 +213,7 @@ class TestAcceptedBefore:
         message = Message("T", 0, bytes(FILE_BYTES), {props.UNIQ_KEY: "K"})
         due_ms = Millis(harness.now_ms + 1000)
         park_in_block(message, due_ms)
-        harness.broker.parts.block_scheduler.put(message, due_ms)
+        harness.broker.parts.block_parts.intake.put(message, due_ms)
         harness.send("T", b"beside", properties={props.DELAY_IN_SECONDS: "1"})
         harness.send("T", b"a timer", delay_ms=1000)
         harness.advance(1000)

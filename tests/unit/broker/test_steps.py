@@ -17,7 +17,7 @@ from wheelmq.testing.harness import BrokerHarness
 STEPS = {
     "chores": "table_saves.poll",
     "arm near timers": "timer.pending.arm_near",
-    "blocks": "block_scheduler.walk.tick",
+    "blocks": "block_parts.walk.tick",
     "timer chores": "timer_upkeep.stops.poll",
     "transaction checks": "transaction_checks.tick",
     "transactions": "transactions.tick",

@@ -122,7 +122,7 @@ class Paced:
         self.pace_ms = broker.parts.settings.pipeline.pace_ms
         self.is_burst = False
         self.pace = TurnPace(
-            broker.parts.timer, broker.parts.block_scheduler.walk, broker.parts.settings, lambda: self.is_burst
+            broker.parts.timer, broker.parts.block_parts.walk, broker.parts.settings, lambda: self.is_burst
         )
 
     def is_due_at(self, now_ms: int) -> bool:

@@ -63,8 +63,8 @@ class BlockLink:
     ) -> None:
         self._store = engine.store
         self._blocks = engine.blocks
-        self._settlement = engine.block_scheduler.settlement
-        self._role = engine.block_scheduler.role
+        self._settlement = engine.block_parts.settlement
+        self._role = engine.block_parts.role
         self._copies = copies
         copies.restart()
         self._clock = clock

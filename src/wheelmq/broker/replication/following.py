@@ -222,7 +222,7 @@ class Following:
     def _new_link(self, masters_start: LogPosition, *, has_epochs: bool, ticket: str) -> MasterLink:
         """Begin a connection. `ticket` is the one that the master gave this slave, if the master has users."""
         parts = self._broker.parts
-        parts.block_scheduler.settlement.note_unchecked()
+        parts.block_parts.settlement.note_unchecked()
         return MasterLink(
             parts.store.log,
             parts.replica_log,

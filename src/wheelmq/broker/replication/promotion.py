@@ -30,7 +30,7 @@ class Promotion:
     ) -> None:
         self._engine = engine
         self._store = engine.store
-        self._block_role = engine.block_scheduler.role
+        self._block_role = engine.block_parts.role
         self._block_copies = block_copies
         self._role = role
         self._epochs = epochs

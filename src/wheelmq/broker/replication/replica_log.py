@@ -24,7 +24,7 @@ class ReplicaLog:
         self._pending = engine.timer.pending
         self._transactions = transactions
         self._knows_pending = engine.knows_pending
-        settlement = engine.block_scheduler.settlement
+        settlement = engine.block_parts.settlement
         self._follower = LogFollower(engine.store, self._real_queue_of, settlement.lacks, settlement.may_differ)
         self._is_fresh = False
         """Whether `take` has not seen the last received bytes, or stopped at its limit."""

@@ -52,7 +52,7 @@ class Replication:
         """Create the object. Without `knows_pending`, only a start of a master finds the pending messages."""
         self._engine = engine
         self._store = engine.store
-        self._block_role = engine.block_scheduler.role
+        self._block_role = engine.block_parts.role
         self._knows_pending = engine.knows_pending
         self.role = role
         self.epochs = epochs

@@ -17,9 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from wheelmq.delay.blocks.block import Block
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.intake import BlockIntake
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.delay.blocks.records import UnitRecords
-from wheelmq.delay.blocks.scheduler import BlockScheduler
+from wheelmq.delay.blocks.wheel import BlockWheel
 from wheelmq.delay.done import Flags
 from wheelmq.delay.pending import PendingTable
 from wheelmq.formats.disk.block import FLAG_BLANK, FLAG_DONE
@@ -67,15 +69,18 @@ class BlockCopies:
     def __init__(
         self,
         store: Store,
-        scheduler: BlockScheduler,
+        blocks: Blocks,
+        wheel: BlockWheel,
+        intake: BlockIntake,
         pending: PendingTable,
         worker: Worker,
         want_flush: Callable[[], None],
     ) -> None:
         """Create the object. `worker` syncs flags, and `want_flush` requests a flush of the log."""
         self._store = store
-        self._scheduler = scheduler
-        self._blocks = scheduler.blocks
+        self._blocks = blocks
+        self._wheel = wheel
+        self._intake = intake
         self._pending = pending
         self._want_flush = want_flush
         self._flight = SingleFlight(worker)
@@ -181,7 +186,7 @@ class BlockCopies:
             )
         if part.end_ms != block.end_ms:
             block.end_at(part.end_ms)
-            self._scheduler.wheel.drop(block.number)  # its entries end with the block
+            self._wheel.drop(block.number)  # its entries end with the block
         dues_ms = units["due_ms"][is_named]
         if ((dues_ms < block.start_ms) | (dues_ms >= block.end_ms)).any():
             raise CopyWrong(f"{block.paths.folder}: a unit from {part.first_index} on is due outside of the block")
@@ -230,7 +235,7 @@ class BlockCopies:
         is_done[damaged] = True
         self._pending.done.update(indices[is_done] | origin_of(block_stream(block.number), 0))
         at = alive[is_there]
-        self._scheduler.take_copied(block, indices[at], units[at], rows[is_there], self._names)
+        self._intake.take_copied(block, indices[at], units[at], rows[is_there], self._names)
         reach("copy.appended")
 
     @staticmethod

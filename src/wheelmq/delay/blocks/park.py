@@ -50,7 +50,7 @@ def asked_due_ms(message: Message, now_ms: Millis, seconds_max: int) -> Millis |
 
 
 def park_in_block(message: Message, due_ms: Millis) -> None:
-    """Rewrite `message` in place for a block. BlockScheduler.put then sets its queue id. Raises ParkRejected."""
+    """Rewrite `message` in place for a block. BlockIntake.put then sets its queue id. Raises ParkRejected."""
     properties = message.properties
     for name in (props.REAL_TOPIC, props.REAL_QID, props.TIMER_DELAY_LEVEL, props.TIMER_OUT_MS):
         properties.pop(name, None)

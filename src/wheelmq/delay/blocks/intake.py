@@ -1,4 +1,4 @@
-"""The scheduler of blocks: put messages and recover them."""
+"""The intake of blocks: messages become pending by a put, by a copy of a master's block, or at a start."""
 
 from __future__ import annotations
 
@@ -7,19 +7,11 @@ import numpy as np
 from wheelmq.delay.blocks.arming import arm_units
 from wheelmq.delay.blocks.block import Block, Put
 from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.blocks.checkpoints import BlockCheckpoints
-from wheelmq.delay.blocks.expiry import BlockExpiry
 from wheelmq.delay.blocks.pending import PendingInBlocks
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.delay.blocks.recover import pending_of, settle_by_log
-from wheelmq.delay.blocks.role import BlockRole
-from wheelmq.delay.blocks.settlement import BlockSettlement
-from wheelmq.delay.blocks.turns import BlockTurns
 from wheelmq.delay.blocks.walk import BlockWalk
-from wheelmq.delay.blocks.walked import WalkedBuffer
-from wheelmq.delay.blocks.wheel import BlockWheel
 from wheelmq.delay.pending import PendingTable
-from wheelmq.delay.timer.turns import Turns
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import block_stream, origin_of
 from wheelmq.formats.disk.parked import delete_key, key_hash
@@ -31,37 +23,32 @@ from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
 
 
-class BlockScheduler:
-    def __init__(self, store: Store, blocks: Blocks, pending: PendingTable, turns: Turns, lead_ms: int) -> None:
-        self._store = store
-        self.blocks = blocks
-        self._pending = pending
-        self.wheel = BlockWheel()
-        self.walked = WalkedBuffer()
-        self.walk = BlockWalk(blocks, self.wheel, self.walked, pending, turns, lead_ms)
-        self.turns = BlockTurns(blocks, self.wheel, self.walk, self.walked, pending)
-        self.in_blocks = PendingInBlocks(pending)
-        self.settlement = BlockSettlement(blocks, self.in_blocks)
-        self.checkpoints = BlockCheckpoints(store, blocks, self.settlement)
-        self.role = BlockRole(store, blocks, self.settlement, pending.done)
-        self.expiry = BlockExpiry(store, blocks, self.wheel, self.settlement, self.role, pending)
+class BlockIntake:
+    """Adds messages to the pending ones. It arms those that the walk has passed."""
 
-    # Put -----------------------------------------------------------------------------------------------------------
+    def __init__(
+        self, store: Store, blocks: Blocks, pending: PendingTable, in_blocks: PendingInBlocks, walk: BlockWalk
+    ) -> None:
+        self._store = store
+        self._blocks = blocks
+        self._pending = pending
+        self._in_blocks = in_blocks
+        self._walk = walk
 
     def put(self, message: Message, due_ms: Millis) -> Put:
         """Append a parked message. Raises PropertiesTooLong, RecordTooLong, BlockGoing, NoNumberLeft, DiskFull."""
-        block = self.blocks.block_for(due_ms)
+        block = self._blocks.block_for(due_ms)
         if block.queue.end == 0:  # the block is new, and an earlier block may have had its number
             self._pending.begin_stream(block_stream(block.number))
         message.queue_id = block.number
-        put = self.blocks.put(block, message, due_ms)
+        put = self._blocks.put(block, message, due_ms)
         origin = origin_of(block_stream(put.number), put.index)
         properties = message.properties
         unique_key = properties.get(UNIQ_KEY)
         hashed = key_hash(delete_key(properties[REAL_TOPIC], unique_key)) if unique_key else 0
         real_queue = self._store.real_queue(properties)
-        self.in_blocks.park(origin, hashed, real_queue)
-        if due_ms <= self.walk.armed_through_ms():
+        self._in_blocks.park(origin, hashed, real_queue)
+        if due_ms <= self._walk.armed_through_ms():
             arm_units(self._pending, block, np.array([put.index]), block.queue.read(put.index, 1), by="block_lane")
         return put
 
@@ -71,22 +58,20 @@ class BlockScheduler:
         """Take new pending messages of a copy: their units, and the scanned rows of their records."""
         real_queues = self._store.queue_rows(rows[:, scan.REAL_TOPIC], rows[:, scan.REAL_QUEUE_ID], names)
         origins = indices | origin_of(block_stream(block.number), 0)
-        self.in_blocks.park_copies(origins, rows[:, scan.KEY_HASH], real_queues)
-        late = units["due_ms"] <= self.walk.armed_through_ms()
+        self._in_blocks.park_copies(origins, rows[:, scan.KEY_HASH], real_queues)
+        late = units["due_ms"] <= self._walk.armed_through_ms()
         if late.any():
             arm_units(self._pending, block, indices[late], units[late], by="block_lane")
-
-    # Start ---------------------------------------------------------------------------------------------------------
 
     def recover(self, gone: dict[int, LogPosition]) -> None:
         """Find the pending messages, fill the wheel, and arm near messages, after the scan of the commit log.
 
         The timer must be ready. `gone` is from `Blocks.gone` before the scan. Raises LogDamaged, DiskFull.
         """
-        settle_by_log(self.blocks, self._pending.done, gone)
-        self.walk.begin(self._store.clock.now_ms())
-        for block in self.blocks:
-            for found in pending_of(self._store, block, self.in_blocks, self._pending.done):
-                near = found.units["due_ms"] <= self.walk.walked_ms
+        settle_by_log(self._blocks, self._pending.done, gone)
+        self._walk.begin(self._store.clock.now_ms())
+        for block in self._blocks:
+            for found in pending_of(self._store, block, self._in_blocks, self._pending.done):
+                near = found.units["due_ms"] <= self._walk.walked_ms
                 arm_units(self._pending, block, found.indices[near], found.units[near], by="recovery")
         reach("blocks.wheel")

@@ -88,7 +88,7 @@ def test_a_block_stays_while_the_record_that_settles_it_may_be_lost(tmp_path: Pa
         harness.disk.is_full = lambda path: "consumequeue" in path.parts
         harness.start()
         assert harness.broker.parts.releaser.counts["released"] == 1 and harness.broker.parts.store.journal.count == 1
-        assert harness.broker.parts.block_scheduler.checkpoints.needed_from() < harness.broker.parts.store.log.end
+        assert harness.broker.parts.block_parts.checkpoints.needed_from() < harness.broker.parts.store.log.end
         harness.clock.advance(150)
         harness.tick()
         background.run()
@@ -116,15 +116,15 @@ def test_flags_do_not_pass_the_end_of_the_dispatched_log(tmp_path: Path) -> None
             harness.clock.advance(100)
             harness.tick()
         assert harness.broker.parts.store.log.synced > end == harness.broker.parts.store.dispatched_to
-        assert harness.broker.parts.block_scheduler.checkpoints.flagged_to <= end
+        assert harness.broker.parts.block_parts.checkpoints.flagged_to <= end
         harness.disk.heal()
         harness.advance(4000)
-        assert harness.broker.parts.block_scheduler.checkpoints.flagged_to == harness.broker.parts.store.log.end > end
+        assert harness.broker.parts.block_parts.checkpoints.flagged_to == harness.broker.parts.store.log.end > end
 
 
 def test_unsynced_flags_keep_the_settling_records_in_the_log(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, clean_resource_interval_ms=1 << 30, checkpoint_ms=1 << 30) as harness:
-        checkpoints, log = harness.broker.parts.block_scheduler.checkpoints, harness.broker.parts.store.log
+        checkpoints, log = harness.broker.parts.block_parts.checkpoints, harness.broker.parts.store.log
         flight = SingleFlight(InlineWorker())
         to_middle_of_block(harness)
         for seconds in (3, 8, 15):  # two in one block, the third in the next
