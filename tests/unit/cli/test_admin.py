@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.cli.running import Command, Running
+from tests.unit.cli.running import Command, Running, topic_registered
 from tests.unit.cli.test_lists import fill
 from tests.unit.client.conftest import ARRIVAL_DEADLINE_S, Servers, until
 from wheelmq.cli import main
@@ -112,6 +112,7 @@ def test_messages_are_found(running: Running) -> None:
     async def work(servers: Servers, wheelmq: Command) -> None:
         async with Producer(servers.namesrv) as producer:
             sent = await producer.send("T", b"\xff", keys="A-1", properties={"p": "v"})
+        await topic_registered(servers, "T")
         async with Admin(servers.namesrv) as admin:
             async with asyncio.timeout(ARRIVAL_DEADLINE_S):
                 while not await admin.find("T", "A-1"):  # the index of keys follows the log

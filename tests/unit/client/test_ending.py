@@ -12,7 +12,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.client.conftest import Start
-from wheelmq.client import ConsumerSettings, Producer, PushConsumer, ReceivedMessage, SyncPushConsumer
+from wheelmq.client import (
+    ConsumerSettings,
+    Producer,
+    ProducerSettings,
+    PushConsumer,
+    ReceivedMessage,
+    SyncPushConsumer,
+)
 from wheelmq.client.ending import block_until_end
 
 
@@ -41,7 +48,7 @@ def test_a_signal_ends_an_async_consumer_after_its_callback(servers: Start, numb
         async with servers() as running:
             consumer = PushConsumer(running.namesrv, "G")
             consumer.subscribe("T", callback)
-            async with Producer(running.namesrv) as producer:
+            async with Producer(running.namesrv, ProducerSettings(timeout_ms=20_000)) as producer:
                 await producer.send("T", "text")
             before = signal.getsignal(signal.SIGTERM)
             await asyncio.wait_for(consumer.run_forever(), 60)
@@ -63,7 +70,7 @@ def test_a_cancellation_ends_it_and_the_consumer_stops(servers: Start) -> None:
 
             consumer.subscribe("T", callback)
             task = asyncio.create_task(consumer.run_forever())
-            async with Producer(running.namesrv) as producer:
+            async with Producer(running.namesrv, ProducerSettings(timeout_ms=20_000)) as producer:
                 await producer.send("T", b"x")
             await asyncio.wait_for(arrived.wait(), 60)
             task.cancel()
