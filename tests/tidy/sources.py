@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -76,3 +77,22 @@ def outside_paths() -> list[Path]:
         for path in sorted((REPOSITORY / folder).rglob("*.py"))
         if "target" not in path.relative_to(REPOSITORY).parts
     ]
+
+
+def each_module(check: Callable[[Module], None]) -> Callable[[], None]:
+    """Make one test of `check`, which calls it with every module and reports all modules that fail.
+
+    A test for each module would be thousands of tests, and each process of a run would collect all of them.
+    """
+
+    def test() -> None:
+        wrong: dict[str, str] = {}
+        for module in modules():
+            try:
+                check(module)
+            except AssertionError as error:
+                wrong[module.name] = str(error)
+        assert wrong == {}
+
+    test.__name__, test.__doc__ = check.__name__, check.__doc__
+    return test

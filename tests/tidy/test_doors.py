@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from .sources import Module, modules
+from .sources import Module, each_module, modules
 
 TIME = {
     "time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns",
@@ -66,7 +66,7 @@ def used_names(tree: ast.Module) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_a_module_uses_time_files_and_chance_only_by_components(module: Module) -> None:
     if module.name.startswith(DOORS + PROCESSES):
         return

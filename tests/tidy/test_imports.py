@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from .sources import ROOT, Module, modules
+from .sources import ROOT, Module, each_module, modules
 
 BELOW: dict[str, set[str]] = {
     "formats": set(),
@@ -92,7 +92,7 @@ def test_every_package_is_in_the_table() -> None:
     assert {module.part for module in modules()} <= set(BELOW)
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_imports_point_down(module: Module) -> None:
     allowed = BELOW[module.part] | SEES_MORE.get(module.name, set())
     assert parts_seen(module) <= allowed
@@ -115,7 +115,7 @@ def test_exceptions_are_still_needed() -> None:
         assert more <= parts_seen(module), name
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_no_module_imports_private_names_of_another(module: Module) -> None:
     private = [
         f"{imported}.{name}"
@@ -126,7 +126,7 @@ def test_no_module_imports_private_names_of_another(module: Module) -> None:
     assert private == []
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_only_the_pipeline_needs_spark(module: Module) -> None:
     if module.part in ("pipeline", "cli", "pyspark_rocketmq"):
         return

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from .sources import Module, modules
+from .sources import Module, each_module, modules
 
 KINDS = {"KIND_LEVEL", "KIND_BLOCK", "KIND_TIMER", "TIMER_STREAM"}
 QUESTIONS = {"is_level", "stream_kind"}
@@ -48,7 +48,7 @@ def comparisons(tree: ast.Module) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_a_module_asks_the_table(module: Module) -> None:
     if not module.name.startswith(WITHOUT_OBJECTS) and module.name not in ALLOWED:
         assert comparisons(module.tree) == []

@@ -6,9 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
-
-from .sources import Module, modules
+from .sources import Module, each_module
 
 APACHES = {"formats/wire/codes.py"}
 """Fields on the wire have Apache's names."""
@@ -34,7 +32,7 @@ def is_of_type(kind: str, annotation: str) -> bool:
     return re.fullmatch(rf"(Final\[)?{kind}(\])?( \| None)?", annotation) is not None
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_names_of_milliseconds_end_in_ms(module: Module) -> None:
     wrong = [
         f"{name}:{line}"
@@ -48,7 +46,7 @@ def _is_millis(name: str) -> bool:
     return name.lower().endswith("_ms") or name == "ms"
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_no_log_position_or_time_is_named_offset(module: Module) -> None:
     wrong = [
         f"{name}:{line}"
@@ -58,7 +56,7 @@ def test_no_log_position_or_time_is_named_offset(module: Module) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_no_queue_offset_is_named_position(module: Module) -> None:
     wrong = [
         f"{name}:{line}"
@@ -68,7 +66,7 @@ def test_no_queue_offset_is_named_position(module: Module) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_no_name_calls_a_log_position_an_offset(module: Module) -> None:
     """Our names do not use Apache's words for a log position (physical offset, commit log offset)."""
     if module.name in APACHES:
@@ -80,7 +78,7 @@ def test_no_name_calls_a_log_position_an_offset(module: Module) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_functions_that_return_milliseconds_have_a_time_in_the_name(module: Module) -> None:
     wrong = [
         node.name

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
-from .sources import Module, modules, outside_paths
+from .sources import Module, each_module, outside_paths
 
 MODULE_LINES = 500
 FUNCTION_LINES = 70
@@ -14,7 +12,7 @@ KERNEL_LINES = 90
 """A kernel is one loop over bytes. Its calls are compiled into it, and it can pass only arrays."""
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_a_module_is_within_its_line_limit(module: Module) -> None:
     assert len(module.text.splitlines()) <= MODULE_LINES
 
@@ -25,7 +23,7 @@ def test_modules_outside_the_package_are_within_the_line_limit() -> None:
     assert {str(path): count for path, count in lines.items() if count > MODULE_LINES} == {}
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_functions_are_within_their_line_limit(module: Module) -> None:
     limit = KERNEL_LINES if module.has_kernels else FUNCTION_LINES
     long = {
@@ -36,7 +34,7 @@ def test_functions_are_within_their_line_limit(module: Module) -> None:
     assert {name: lines for name, lines in long.items() if lines > limit} == {}
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+@each_module
 def test_a_module_has_a_docstring(module: Module) -> None:
     if module.text.strip():
         assert ast.get_docstring(module.tree)
