@@ -188,6 +188,7 @@ def apache_follows_a_sync_master(place: Place) -> Measures:
     _delivered(master, sent)
     end = _caught_up(master, slave)
     same_log(master, slave, end)
+    until("the slave has the topic", lambda: _has_topic(slave), SLAVE_TABLES_S)
     check(read(slave.address), sent)
     return {"log_bytes": end, "messages": sent.count, "waited_ms": 1000 * hanging[1]}
 
