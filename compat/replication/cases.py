@@ -188,7 +188,7 @@ def apache_follows_a_sync_master(place: Place) -> Measures:
     _delivered(master, sent)
     end = _caught_up(master, slave)
     same_log(master, slave, end)
-    until("the slave has the topic", lambda: _has_topic(slave), SLAVE_TABLES_S)
+    _await_topic(slave)
     check(read(slave.address), sent)
     return {"log_bytes": end, "messages": sent.count, "waited_ms": 1000 * hanging[1]}
 
@@ -199,7 +199,7 @@ def apache_takes_over_and_we_come_back(place: Place) -> Measures:
     master = place.ours("master", **MASTER)
     slave = place.theirs("slave", **SLAVE)
     sent = send_all(master.address, "first", 5, timer_ms=1000)
-    until("the slave has the topic", lambda: _has_topic(slave), SLAVE_TABLES_S)
+    _await_topic(slave)
     sent += send_all(master.address, "pending", 40, timer_ms=1000, step_ms=1000)
     delivered = len(sent.at_once) + 5
     until("some are delivered", lambda: len(read(master.address)) > delivered + 5)
@@ -382,9 +382,14 @@ def _offset(broker: Broker) -> int | None:
     return found
 
 
+def _await_topic(slave: TheirBroker) -> None:
+    """Wait until Apache's slave has the topic: it copies the topics of its master every few seconds."""
+    until("the slave has the topic", lambda: _has_topic(slave), SLAVE_TABLES_S)
+
+
 def _await_tables(slave: TheirBroker) -> None:
     """Wait until Apache's slave has each table of its master."""
-    until("the slave has the topics", lambda: _has_topic(slave), SLAVE_TABLES_S)
+    _await_topic(slave)
     until("the slave has the offset", lambda: _offset(slave) == CONSUMED, SLAVE_TABLES_S)
     names = ("delayOffset.json", "subscriptionGroup.json", "timermetrics", "timercheck")
     files = [slave.store_dir / "config" / name for name in names]
