@@ -251,7 +251,8 @@ def test_a_copy_that_dies_again_is_another_letter(running: Running) -> None:
 
 def test_the_copy_is_not_delayed_again(running: Running) -> None:
     async def work(servers: Servers, wheelmq: Command) -> None:
-        await make_letters(servers, delay_ms=100, properties={props.WAIT: "false"})
+        # The first send waits for its topic. A shorter delay could pass meanwhile, and nothing would be delayed.
+        await make_letters(servers, delay_ms=1_000, properties={props.WAIT: "false"})
         await wheelmq(*RESEND, "--all")
         [row] = json.loads(await wheelmq("dead-letters", "inspect", "--group", GROUP, "--key", "K-0", "--json"))
         assert row["properties"][props.REAL_TOPIC] == "Orders"
