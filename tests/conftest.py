@@ -31,7 +31,6 @@ LONG = (
     "crash/test_kills.py",
     "twin/test_bounds.py",
     "compat/test_handover.py",
-    "compat/test_handover_units.py",
     "compat/test_java_client.py",
     "crash/test_sends.py",
     "spark",

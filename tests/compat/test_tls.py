@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -33,6 +34,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 ANYTHING = TlsOptions(verify=ServerCheck.NONE)
 """Apache's certificate for tests is signed by itself, at each start."""
+whole = pytest.mark.skipif(os.environ.get("COMPAT") != "whole", reason="COMPAT=whole, as `make compat` sets it")
 
 
 def test_the_java_client_passes_its_core_cases_with_tls(tmp_path: Path) -> None:
@@ -59,6 +61,7 @@ def test_the_java_client_passes_its_core_cases_with_tls(tmp_path: Path) -> None:
         assert running.stop() == 0
 
 
+@whole
 def test_the_python_client_uses_tls_with_apache_s_default_servers(tmp_path: Path) -> None:
     with (
         ApacheNameServer(tmp_path) as names,
@@ -111,6 +114,7 @@ async def strict_names(folder: Path, authority: Authority) -> AsyncIterator[Name
         await app.stop()
 
 
+@whole
 def test_apache_s_broker_and_its_tool_use_tls_with_our_name_server(tmp_path: Path) -> None:
     class Registered(ApacheBroker):
         """Its readiness is asked with TLS."""
@@ -134,6 +138,7 @@ def test_apache_s_broker_and_its_tool_use_tls_with_our_name_server(tmp_path: Pat
     asyncio.run(work())
 
 
+@whole
 def test_a_slave_with_tls_rejects_a_master_of_apache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Apache's HA port has no TLS: it would read the bytes of a handshake as a position of its log."""
 
