@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.broker.test_transactions import (
     end,
     half,
     halves,
+    ops,
     producer,
     progress,
 )
@@ -26,6 +28,7 @@ from wheelmq.formats.disk.message import Message
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.replication import SLAVE, copy_log
 from wheelmq.testing.workers import HeldWorker
 
 
@@ -135,6 +138,18 @@ class TestRestart:
             assert harness.broker.parts.role.is_master
             assert sum(harness.broker.parts.transactions.counts.waiting().values()) == 0
             assert len(harness.bodies("T")) == 1
+
+    def test_a_slave_writes_no_op_message_at_a_stop(self, tmp_path: Path) -> None:
+        """Its log would then differ from that of its master."""
+        with BrokerHarness(tmp_path / "a") as master, BrokerHarness(tmp_path / "b", **SLAVE) as slave:
+            end(master, half(master), COMMIT)
+            copy_log(master, slave, Random(1))
+            slave.restart(clean=False)
+            slave.restart(clean=True)
+            assert slave.broker.parts.store.log.end == master.broker.parts.store.log.end
+            slave.broker.parts.replication.promote("the test")
+            slave.restart(clean=True)
+            assert ops(slave) == [b"0,"]
 
     def test_a_sender_cannot_forge_the_first_position(self, harness: BrokerHarness) -> None:
         """Otherwise a start would treat another transaction as an older copy of this one, and drop it."""

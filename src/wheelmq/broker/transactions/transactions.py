@@ -79,8 +79,9 @@ class Transactions:
         self.pending: PendingHalves = loaded.pending
         self.followed_ends = FollowedEnds(store, loaded.unsaid)
         """On a replica, the ends that come with the master's log."""
-        for offset in loaded.unsaid:
-            self._ops.add(offset, store.clock.monotonic_ms())
+        if self._role.is_master:  # the op messages of a slave come with the log
+            for offset in loaded.unsaid:
+                self._ops.add(offset, store.clock.monotonic_ms())
         for topic in loaded.topics:
             self.counts.add(topic, 1)
 
