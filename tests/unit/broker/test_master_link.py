@@ -97,6 +97,20 @@ def test_a_log_is_followed_over_connections_that_break_anywhere(tmp_path: Path, 
             assert replica.broker.parts.epochs.all == master.broker.parts.epochs.all
 
 
+def test_an_epoch_without_bytes_is_taken_at_the_end_of_the_log(tmp_path: Path) -> None:
+    with (
+        BrokerHarness(tmp_path / "a") as master,
+        BrokerHarness(tmp_path / "b", clock=master.clock, **SLAVE) as replica,
+    ):
+        master.send("T")
+        theirs, own = master.broker.parts, replica.broker.parts
+        theirs.epochs.begin(theirs.epochs.next_for_promotion(Random(1)), theirs.store.log.end)
+        wire = Wire(master, replica, has_epochs=True)
+        while own.store.log.end < theirs.store.log.end:
+            wire.pump(100)
+        assert own.epochs.all == theirs.epochs.all
+
+
 def test_a_log_without_a_common_epoch_is_not_followed(tmp_path: Path) -> None:
     with (
         BrokerHarness(tmp_path / "a", seed=1) as master,

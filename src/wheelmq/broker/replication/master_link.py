@@ -133,12 +133,13 @@ class MasterLink:
         return out
 
     def report(self, now_ms: int) -> bytes:
-        """Return a report if the log has grown, or if it is time for a heartbeat; else nothing."""
+        """Return a report if the log has grown, or if it is time for a heartbeat; else nothing. Raises OSError."""
         if self._reported is None or not self._is_answered:
             return b""
         end = self._commit_log.end
         if end == self._reported and now_ms - self._written_ms < self._settings.heartbeat_ms:
             return b""
+        self._take_reached_epochs(end)
         self._written_ms = now_ms
         return self._report(end)
 
@@ -190,6 +191,15 @@ class MasterLink:
         known = [one for one in self._masters_epochs if one.start <= own_end]
         if known:
             self._epochs.follow(known)
+
+    def _take_reached_epochs(self, own_end: LogPosition) -> None:
+        """Take later epochs that begin at the end of the log. No frame names an epoch that has no bytes.
+
+        Without the last one, this replica could be promoted under a lower number than its master has.
+        """
+        last = self._epochs.last
+        if last is not None and any(one.start <= own_end and one.number > last.number for one in self._masters_epochs):
+            self._take_epochs(own_end)
 
     # Frames --------------------------------------------------------------------------------------------------------
 
