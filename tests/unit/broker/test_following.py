@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,12 @@ from wheelmq.broker.settings import BrokerSettings
 from wheelmq.cli.switch import SwitchRejected, switch
 from wheelmq.client import Producer, ProducerSettings, TlsOptions
 from wheelmq.config.tls import TlsSettings
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.nameserver.app import NameServerApp
 from wheelmq.nameserver.settings import NameServerSettings
+from wheelmq.net.errors import Refused
+from wheelmq.net.sync_connection import SyncConnection
 
 SLAVE: dict[str, Any] = {"broker_id": 1, "broker_role": "SLAVE"}
 
@@ -183,6 +187,28 @@ def test_a_promoted_slave_takes_over_and_the_former_master_follows_it(tmp_path: 
         await until(lambda: not master.is_master and master.stored("T") == slave.stored("T") == 18)
         assert master.app.broker is not None and master.app.broker.parts.role.broker_id == 1
         assert slave.app.broker is not None and master.log_end == slave.log_end
+
+    play(tmp_path, scene)
+
+
+def test_a_slave_follows_again_after_a_failed_promotion(tmp_path: Path) -> None:
+    """Its copy of the blocks ended with the promotion."""
+
+    async def scene(group: Group) -> None:
+        master = await group.add()
+        slave = await group.add(**SLAVE)
+        await send(group, 1)
+        await until(lambda: slave.log_end == master.log_end)
+        assert slave.app.broker is not None
+        obstacle = slave.app.broker.parts.store.paths.epochs.with_suffix(".tmp")
+        obstacle.mkdir()
+        with closing(SyncConnection(slave.address)) as connection, pytest.raises(Refused):
+            promote = Command(code=RequestCode.WMQ_PROMOTE, ext={"leastLogEnd": "0"})
+            await asyncio.to_thread(connection.ask, promote)
+        obstacle.rmdir()
+        await send(group, 3, delay_in_seconds=900)
+        await until(lambda: slave.in_blocks == 3)
+        assert not slave.is_master
 
     play(tmp_path, scene)
 

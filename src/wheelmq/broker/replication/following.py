@@ -255,6 +255,8 @@ class Following:
                 self._has_heard = self._has_heard or bool(data)
                 if not self._is_slave or self._has_other_master(of):
                     return
+                if parts.replication.link is not link:
+                    raise MasterWrong("a promotion of this slave failed, so it follows its master again")
                 stream.write(self._broker.follow(link, data))
                 self._schedule_round()
                 if not has_agreed and link.agreed_epoch is not None:

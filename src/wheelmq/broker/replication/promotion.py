@@ -43,7 +43,8 @@ class Promotion:
     def promote(self, epoch: int) -> None:
         """Take over as the master of `epoch`, which begins at the end of the log. Raises OSError.
 
-        Bytes of an incomplete record at the end are dropped. So are received parts of blocks that wait for the log.
+        After an error it is still a replica. Bytes of an incomplete record at the end are dropped. So are received
+        parts of blocks that wait for the log.
         """
         while self._replica_log.has_more():
             self._replica_log.take()
@@ -51,8 +52,12 @@ class Promotion:
         self._replica_log.drop_incomplete()
         self._block_copies.end()
         self._epochs.begin(epoch, self._store.log.end)
-        self._block_role.take_over(epoch)
-        self._role.become_master()
+        try:
+            self._block_role.take_over(epoch)
+            self._role.become_master()
+        except OSError:
+            self._block_role.follow()
+            raise
         self._replicas.take_over()
         self._transactions.take_over()
         self._topics.begin_epoch(epoch, queues_with_messages(self._engine))

@@ -105,6 +105,8 @@ class Replication:
     def promote(self, why: str, epoch: int | None = None) -> None:
         """Become the master, under a new epoch. The shell closes the connections to the former master.
 
+        Raises OSError: then the shell connects to the master again.
+
         A controller gives the number of the epoch. Otherwise this broker chooses it.
 
         A slave of Apache RocketMQ becomes the master at its next start, which the shell begins at once.
