@@ -53,9 +53,14 @@ class TimerWheel:
 
     def messages_in(self, first_ms: int, slots: int) -> npt.NDArray[np.int32]:
         """Return the number of messages in `slots` slots from `first_ms` on, less cancels (RocketMQ: Slot.num)."""
-        times = first_ms // self.precision_ms + np.arange(slots)
-        held = self.table[times % self.slots]
-        return np.where(held["time"] == times, held["count"], 0).astype(np.int32)
+        first, found, done = first_ms // self.precision_ms, np.zeros(slots, np.int32), 0
+        while done < slots:
+            place = (first + done) % self.slots
+            held = self.table[place : place + slots - done]  # up to the end of the table: a view, without a copy
+            stop = done + len(held)
+            found[done:stop] = np.where(held["time"] == np.arange(first + done, first + stop), held["count"], 0)
+            done = stop
+        return found
 
     def first_filled(self, after_ms: int, through_ms: int) -> int | None:
         """Return the time of the first slot with units after `after_ms` up to `through_ms`, or None.
