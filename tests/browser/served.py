@@ -11,6 +11,7 @@ from typing import Self
 
 from wheelmq.dashboard.figures import DashboardFigures
 from wheelmq.dashboard.history import HourHistory, Sample
+from wheelmq.dashboard.metrics import BrokerMetrics
 from wheelmq.dashboard.server import Dashboard
 from wheelmq.dashboard.sessions import Operation, Sessions, UserRole
 from wheelmq.formats.wire.codes import RequestCode
@@ -104,7 +105,7 @@ class ServedBroker:
             figures = PicturedFigures(ask, SteppingClock())
             figures.history = wavy_history(harness.now_ms)
             sessions = Sessions(self, harness.clock, lambda *_: None) if self._has_users else None
-            dashboard = Dashboard(figures, harness.clock, sessions)
+            dashboard = Dashboard(figures, BrokerMetrics(ask, harness.clock), harness.clock, sessions)
             self.url = await dashboard.start(0)
             self._ready.set()
             await self._ended.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import subprocess
@@ -104,6 +105,7 @@ def test_all_parts_work_with_users_and_strangers_get_nothing(tmp_path: Path, mon
         assert "has no permission" in running.failing_command("send", "Orders", "x")
         check_secrets(running, home)
         assert figures_of(running)["pipeline"]["is_turning"]
+        check_metrics(running)
         audit = [json.loads(line) for line in (home / "logs" / "audit-broker.log").read_text().splitlines()]
         assert [(one["request"], one["user"], one["outcome"]) for one in audit] == [
             ("AUTH_LIST_USER", "root", "done"),
@@ -124,6 +126,28 @@ def figures_of(running: Up) -> dict[str, Any]:
         assert "root, role operate" in page.read().decode()
     with browser.open(f"{dashboard}/figures.json", timeout=10) as answered:
         return dict(json.load(answered)["figures"])
+
+
+def check_metrics(running: Up) -> None:
+    """Fetch the metrics as Prometheus does. Bob has no right to read the cluster."""
+
+    def status(name: str, secret: str) -> int:
+        credentials = base64.b64encode(f"{name}:{secret}".encode()).decode()
+        request = urllib.request.Request(running.found["metrics"], headers={"Authorization": f"Basic {credentials}"})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                assert b"rocketmq_messages_in_total" in answer.read()
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            assert b"rocketmq_" not in error.read()
+            return error.code
+
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(running.found["metrics"], timeout=10)
+    assert (status("bob", BOB), status("root", BOB), status("root", ROOT)) == (401, 401, 200)
+    for path in ("healthz", "readyz"):
+        with urllib.request.urlopen(running.found["dashboard"] + path, timeout=10) as answer:
+            assert answer.status == 200
 
 
 def test_a_pipeline_of_its_own_process_finds_the_key_in_the_home(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.running import COMMAND_DEADLINE_S, SMALL, START_DEADLINE_S, STOP_DEADLINE_S, lines, up, wheelmq
 from wheelmq.cli.ports import free_port
@@ -52,6 +53,7 @@ def test_commands_work_with_a_broker_without_a_pipeline(tmp_path: Path) -> None:
             shown = json.load(answer)
         assert shown["problem"] == "" and shown["figures"]["broker"] == "broker-a"
         assert shown["figures"]["overview"]["waiting"] == {"timer": 1, "level": 0, "block": 0}
+        check_metrics(found["dashboard"], found["metrics"])
         counts = json.loads(running.command("timer-counts", "--json", "--topic", "T"))
         assert counts == [{"minute_ms": pending[0]["due_ms"] // 60_000 * 60_000, "count": 1}]
         delayed = []
@@ -91,6 +93,20 @@ def test_commands_work_with_a_broker_without_a_pipeline(tmp_path: Path) -> None:
     offline = subprocess.run(wheelmq("timers", "--store", found["store"], "--json"), capture_output=True, text=True)
     found_offline = [{**row, "state": ""} for row in json.loads(offline.stdout)]
     assert found_offline == [{**row, "state": ""} for row in pending], offline.stderr
+
+
+def check_metrics(dashboard: str, address: str) -> None:
+    """Fetch the metrics, health and readiness, which need no setting."""
+    with urllib.request.urlopen(address, timeout=COMMAND_DEADLINE_S) as answer:
+        text = answer.read().decode()
+    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    assert "other" in {sample.labels["consumer_group"] for sample in families["rocketmq_consumer_lag_messages"]}
+    (waiting,) = [sample for sample in families["wheelmq_waiting_messages"] if sample.labels["where"] == "timer"]
+    assert waiting.value == 1 and waiting.labels["node_id"] == "broker-a"
+    assert families["process_open_fds"][0].value > 5 and families["wheelmq_connections"][0].value > 0
+    for path, state in (("healthz", "ok\n"), ("readyz", "ready\n")):
+        with urllib.request.urlopen(dashboard + path, timeout=COMMAND_DEADLINE_S) as answer:
+            assert (answer.status, answer.read().decode()) == (200, state)
 
 
 @pytest.mark.spark

@@ -23,7 +23,7 @@ BELOW: dict[str, set[str]] = {
     "nameserver": {"formats", "system", "config", "store", "auth"},
     "broker": {"formats", "system", "config", "filter", "observe", "store", "auth", "delay"},
     "pipeline": {"formats", "system", "net", "delay"},
-    "dashboard": {"formats", "system", "net"},
+    "dashboard": {"formats", "system", "observe", "net"},
     "testing": {
         "formats",
         "system",

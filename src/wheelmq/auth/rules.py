@@ -225,6 +225,7 @@ RULES: Final[dict[Code, Rule]] = {
     Code.WMQ_BATCH_COMMIT: _of(needs.BATCH_TOPICS),
     Code.WMQ_BATCH_LAYOUT: _of(needs.LAYOUT_TOPICS),
     Code.WMQ_METRICS: _GET,
+    Code.WMQ_METRIC_FAMILIES: _GET,
     Code.WMQ_COUNT_TIMERS: _of(topic_or_cluster("topic", GET)),
     Code.WMQ_FIND_TIMERS: _QUEUE,
     Code.WMQ_REPLICATION_STATE: _of(cluster(GET), needs.replica_ticket()),

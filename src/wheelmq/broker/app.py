@@ -20,6 +20,7 @@ from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.broker import Broker, open_broker
 from wheelmq.broker.hooks import Hooks
+from wheelmq.broker.metrics.reader import FamilyReader
 from wheelmq.broker.parts import Inner
 from wheelmq.broker.registration import Registrar
 from wheelmq.broker.replication.controller.controller_client import ControllerClient
@@ -168,11 +169,7 @@ class BrokerApp:
         if self.settings.connections.fast_port:
             await self._listen_fast()
         await self._listen_for_replicas(broker)
-        if self.settings.metrics.exporter is MetricsExporter.PROM:
-            from wheelmq.broker.exporter import Exporter  # only this exporter loads its library
-
-            host, port = self.settings.metrics.prom_host, self.settings.metrics.prom_port
-            self.exporter = Exporter(broker.parts.metric_sources, loop, host, port, self._metrics_token())
+        self._export_metrics(FamilyReader(parts.metric_sources, loop))
         broker.tasks.add(TickTask("registration", lambda at: registration.poll()))
         if self._owns_process:
             self._add_memory_tasks(broker, workers)
@@ -289,6 +286,14 @@ class BrokerApp:
             problem = metrics_problem(metrics.prom_host, auth)
         if problem is not None:
             raise ConfigError(problem)
+
+    def _export_metrics(self, reader: FamilyReader) -> None:
+        """Start the exporter of the settings. Raises ConfigError, OSError. Only an exporter loads its library."""
+        settings = self.settings.metrics
+        if settings.exporter is MetricsExporter.PROM:
+            from wheelmq.broker.exporter import Exporter
+
+            self.exporter = Exporter(reader, self._clock, settings.prom_host, settings.prom_port, self._metrics_token())
 
     def _metrics_token(self) -> str | None:
         """Return the token of the metrics, or None without one. Raises ConfigError, OSError."""

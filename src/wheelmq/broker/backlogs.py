@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import Any, Final, NamedTuple
 
+from wheelmq.broker.group_progress import queue_progress
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.formats.names import DEAD_LETTER_PREFIX, DEAD_LETTER_TOPIC
 
@@ -25,10 +26,9 @@ def group_lags(sources: MetricSources, rows_max: int) -> dict[str, Any]:
 
     A lag counts as in `wheelmq lag`: for each queue that consumers may read, from the committed offset to the end.
     """
-    queues, offsets = sources.engine.store.queues, sources.consumer_offsets
     found: list[Backlog] = []
     left = QUEUES_MAX
-    for group, topics in offsets.by_group().items():
+    for group, topics in sources.consumer_offsets.by_group().items():
         for topic in topics:
             config = sources.topics.get(topic)
             if config is None:
@@ -36,9 +36,7 @@ def group_lags(sources: MetricSources, rows_max: int) -> dict[str, Any]:
             left -= config.read_queue_nums
             if left < 0:
                 break
-            committed = offsets.of(group, topic)
-            ends = ((queues.end(topic, one), committed.get(one, 0)) for one in range(config.read_queue_nums))
-            lag = sum(max(0, end - offset) for end, offset in ends)
+            lag = sum(one.lag for one in queue_progress(sources, group, config))
             if lag:
                 found.append(Backlog(group, topic, lag))
     largest = heapq.nsmallest(rows_max, found, key=lambda one: (-one.messages, one.group, one.topic))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import socket
 from collections.abc import Callable, Iterable
@@ -12,15 +11,12 @@ from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
-from wheelmq.broker.metric_families import Families
-from wheelmq.broker.metric_sources import MetricSources
+from wheelmq.broker.metrics.reader import FamilyReader
+from wheelmq.observe.prometheus import FamilyCollector
 from wheelmq.system.attempt_limit import AttemptLimit
+from wheelmq.system.clock import Clock
 
-ANSWER_S: Final = 10.0
-"""Seconds that a fetch waits for the loop."""
 READ_S: Final = 10.0
 """Seconds in which a fetch must send its next bytes."""
 
@@ -42,21 +38,17 @@ class _Handler(WSGIRequestHandler):
         """Log nothing."""
 
 
-class Exporter(Collector):
+class Exporter:
     """Serves the metric families at http://HOST:PORT/metrics, from its own thread. Raises OSError for a taken port.
 
     With a `token`, a fetch needs the header `Authorization: Bearer TOKEN`.
     """
 
-    def __init__(
-        self, sources: MetricSources, loop: asyncio.AbstractEventLoop, host: str, port: int, token: str | None = None
-    ) -> None:
-        self._families = Families(sources)
-        self._loop = loop
+    def __init__(self, reader: FamilyReader, clock: Clock, host: str, port: int, token: str | None = None) -> None:
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
+        registry.register(FamilyCollector(reader.read))
         app: App = make_wsgi_app(registry)
-        served = app if token is None else _behind(token, app, AttemptLimit(sources.clock.monotonic))
+        served = app if token is None else _behind(token, app, AttemptLimit(clock.monotonic))
         server = _Ipv6Server if ":" in host else _Server
         self._server = make_server(host, port, served, server, _Handler)
         self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
@@ -65,17 +57,6 @@ class Exporter(Collector):
     @property
     def port(self) -> int:
         return int(self._server.server_port)
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the current families. Another thread calls this, and the loop reads them."""
-        return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(ANSWER_S)
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: the families are known only at a fetch."""
-        return ()
-
-    async def _read(self) -> list[Metric]:
-        return list(self._families.all())
 
     def close(self) -> None:
         """Stop serving. Do not call it on the loop while a fetch waits for the loop."""

@@ -10,18 +10,24 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-
 from wheelmq.broker.metric_sources import MetricSources
+from wheelmq.broker.metrics.builder import STORAGE, FamilyBuilder, FamilySteps, histogram_sample, node_labels
+from wheelmq.broker.metrics.connections import connection_families
+from wheelmq.broker.metrics.lag import lag_families
+from wheelmq.broker.metrics.machine import machine_families
+from wheelmq.broker.metrics.traffic import traffic_families
 from wheelmq.broker.overdue import overdue
 from wheelmq.broker.overview import LATENESS_MS, waiting_by_place
 from wheelmq.delay import intake
 from wheelmq.formats.certificate import DAY_MS
-from wheelmq.observe.histogram import Histogram
+from wheelmq.formats.wire.metric_families import MetricFamily, MetricKind
 from wheelmq.store.ship_status import read_statuses
 
 BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 """Bounds of the distribution of indexed messages (RocketMQ: TimerMetrics.timerDist)."""
+
+SLOTS_PER_STEP: Final = 16_384
+"""Slots of the wheel that are read between two pauses."""
 
 OUTCOMES: Final = ("released", "rolled", "dead_letter", "early", "unreadable", "too_long", "failed")
 """Outcomes of staged messages (delay.release). Each has its sample from the start, for alarms."""
@@ -39,195 +45,212 @@ class Families:
 
     def __init__(self, sources: MetricSources) -> None:
         self._sources = sources
-        settings = sources.settings
-        node = {"cluster": settings.broker.cluster, "node_type": "broker", "node_id": settings.broker.name}
-        self._labels = {**node, "storage_type": "local", "storage_medium": "disk"}
+        labels = node_labels(sources.settings.broker)
+        self._node = FamilyBuilder(labels)
+        self._build = FamilyBuilder({**labels, **STORAGE})
 
-    def all(self) -> Iterator[Metric]:
+    def all(self) -> Iterator[MetricFamily]:
+        """Yield all families."""
+        return (family for family in self.steps() if family is not None)
+
+    def steps(self) -> FamilySteps:
+        """Yield all families, and None between other pieces of work. The caller may pause after each."""
         yield from self._store()
         yield from self._behind()
         yield from self._by_topic()
         yield self._waiting()
-        yield self._snapshot()
+        yield from self._snapshot()
         yield from self._blocks()
         yield from self._shipping()
         yield from self._transactions()
         yield from self._replication()
         yield from self._own()
         yield from self._tls()
+        yield from machine_families(self._sources, self._node, self._build)
+        yield from connection_families(self._sources, self._node)
+        yield from traffic_families(self._sources, self._node)
+        yield from lag_families(self._sources, self._node)
 
     # Families ------------------------------------------------------------------------------------------------------
 
-    def _store(self) -> Iterator[Metric]:
+    def _store(self) -> Iterator[MetricFamily]:
         store = self._sources.engine.store
         log = store.log
-        yield self._gauge("rocketmq_storage_size", "Bytes of the log", log.end - log.start)
-        yield self._gauge("rocketmq_storage_flush_behind_bytes", "Bytes of the log not on disk", log.end - log.synced)
-        yield self._gauge(
+        yield self._build.gauge("wheelmq_log_bytes", "Bytes of the log", log.end - log.start)
+        yield self._build.gauge(
+            "rocketmq_storage_flush_behind_bytes", "Bytes of the log not on disk", log.end - log.synced
+        )
+        yield self._build.gauge(
             "rocketmq_storage_dispatch_behind_bytes", "Bytes without queue units", log.end - store.dispatched_to
         )
 
-    def _behind(self) -> Iterator[Metric]:
+    def _behind(self) -> Iterator[MetricFamily]:
         sources, timer = self._sources, self._sources.engine.timer
         oldest_ms = sources.pipeline.pace.oldest_unindexed_ms(sources.clock.monotonic_ms())
-        yield self._gauge("rocketmq_timer_enqueue_lag", "Parked and not indexed", timer.queue.end - timer.indexed_to)
-        yield self._gauge("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", oldest_ms)
+        yield self._build.gauge(
+            "rocketmq_timer_enqueue_lag", "Parked and not indexed", timer.queue.end - timer.indexed_to
+        )
+        yield self._build.gauge("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", oldest_ms)
         found = overdue(sources)
-        yield self._gauge("rocketmq_timer_dequeue_lag", "Due and not released", found.messages)
-        yield self._gauge(
+        yield self._build.gauge("rocketmq_timer_dequeue_lag", "Due and not released", found.messages)
+        yield self._build.gauge(
             "rocketmq_timer_dequeue_latency", "How late the first of them is, seconds", found.late_ms / 1000
         )
 
-    def _by_topic(self) -> Iterator[Metric]:
-        timer = self._sources.engine.timer
+    def _by_topic(self) -> Iterator[MetricFamily]:
+        timer, queues = self._sources.engine.timer, self._sources.engine.store.queues
         for name, text, column, kind in (
-            ("rocketmq_timing_messages", "Pending", intake.PENDING, GaugeMetricFamily),
-            ("rocketmq_timer_enqueue", "Parked since the start", intake.PARKED, CounterMetricFamily),
-            ("rocketmq_timer_dequeue", "Settled since the start", intake.SETTLED, CounterMetricFamily),
+            ("rocketmq_timing_messages", "Pending", intake.PENDING, MetricKind.GAUGE),
+            ("rocketmq_timer_enqueue", "Parked since the start", intake.PARKED, MetricKind.COUNTER),
+            ("rocketmq_timer_dequeue", "Settled since the start", intake.SETTLED, MetricKind.COUNTER),
         ):
-            family = kind(name, text, labels=[*self._labels, "topic"])
-            for topic, count in sorted(
-                self._sources.engine.store.queues.by_topic(timer.pending.counts.table[:, column]).items()
-            ):
-                family.add_metric([*self._labels.values(), topic], count)
+            family = self._build.empty(kind, name, text, "topic")
+            for topic, count in sorted(queues.by_topic(timer.pending.counts.table[:, column]).items()):
+                family.add(count, topic)
             yield family
 
-    def _waiting(self) -> Metric:
+    def _waiting(self) -> MetricFamily:
         """Return the pending messages by place. Their sum equals the sum over the topics."""
-        family = GaugeMetricFamily(
-            "wheelmq_waiting_messages", "Pending, by where they wait", labels=[*self._labels, "where"]
+        return self._build.gauges(
+            "wheelmq_waiting_messages", "Pending, by where they wait", "where", waiting_by_place(self._sources)
         )
-        for where, count in waiting_by_place(self._sources).items():
-            family.add_metric([*self._labels.values(), where], count)
-        return family
 
-    def _snapshot(self) -> Metric:
-        """Return the messages in the slots of the wheel between each bound and the bound before it.
+    def _snapshot(self) -> FamilySteps:
+        """Yield the messages in the slots of the wheel between each bound and the bound before it.
 
         As in Apache RocketMQ, the first slot is that of the present second, and each cancel subtracts one message.
         """
         wheel, now_ms = self._sources.engine.timer.wheel, self._sources.clock.now_ms()
-        family = GaugeMetricFamily(
-            "rocketmq_timer_message_snapshot", "Indexed, by how far off", labels=[*self._labels, "timer_bound_s"]
+        family = self._build.empty(
+            MetricKind.GAUGE, "rocketmq_timer_message_snapshot", "Indexed, by how far off", "timer_bound_s"
         )
         edges = [0, *(bound_s * 1000 // wheel.precision_ms for bound_s in BOUNDS_S)]
-        counts = wheel.messages_in(now_ms, edges[-1])
         for bound_s, (first, end) in zip(BOUNDS_S, itertools.pairwise(edges), strict=True):
-            family.add_metric([*self._labels.values(), str(bound_s)], int(counts[first:end].sum()))
-        return family
+            count = 0
+            for start in range(first, end, SLOTS_PER_STEP):
+                slots = min(SLOTS_PER_STEP, end - start)
+                count += int(wheel.messages_in(now_ms + start * wheel.precision_ms, slots).sum())
+                yield None
+            family.add(count, str(bound_s))
+        yield family
 
-    def _replication(self) -> Iterator[Metric]:
+    def _replication(self) -> Iterator[MetricFamily]:
         role, replicas = self._sources.role, self._sources.replicas
-        yield self._gauge("wheelmq_is_master", "Whether the broker is the master of its name", int(role.is_master))
-        yield self._gauge("wheelmq_replicas", "Connected replicas", len(replicas.acked()))
-        yield self._gauge("wheelmq_replication_lag_bytes", "Bytes that no replica has", replicas.lag_bytes())
-        yield self._gauge("wheelmq_replication_lag_seconds", "Age of the oldest of them", replicas.lag_ms() / 1000)
+        yield self._build.gauge(
+            "wheelmq_is_master", "Whether the broker is the master of its name", int(role.is_master)
+        )
+        yield self._build.gauge("wheelmq_replicas", "Connected replicas", len(replicas.acked()))
+        yield self._build.gauge("wheelmq_replication_lag_bytes", "Bytes that no replica has", replicas.lag_bytes())
+        yield self._build.gauge(
+            "wheelmq_replication_lag_seconds", "Age of the oldest of them", replicas.lag_ms() / 1000
+        )
 
-    def _own(self) -> Iterator[Metric]:
+    def _own(self) -> Iterator[MetricFamily]:
         sources, timer = self._sources, self._sources.engine.timer
-        yield self._histogram(
+        yield self._build.histogram(
             "wheelmq_release_lateness_milliseconds",
             "From the due time of a message to its release",
             sources.releaser.lateness_ms,
             LATENESS_MS,
         )
-        yield self._histogram(
+        yield self._build.histogram(
             "wheelmq_tick_seconds", "Length of rounds, and of ticks that had work", sources.ticks.wall, TICK_S
         )
-        yield self._counter(
+        yield self._build.counter(
             "wheelmq_tick_step_failures", "Failed steps of rounds and ticks", "step", dict(sources.steps.failures)
         )
         armed_by = {**dict.fromkeys(ARMED_BY, 0), **timer.pending.armed_by}
-        yield self._counter("wheelmq_timers_armed", "References armed", "by", armed_by)
+        yield self._build.counter("wheelmq_timers_armed", "References armed", "by", armed_by)
         outcomes = {**dict.fromkeys(OUTCOMES, 0), **sources.releaser.counts}
-        yield self._counter("wheelmq_timers_settled", "What became of them", "how", outcomes)
-        yield self._total("wheelmq_timers_refused", "Sends for a slot that is too full", timer.congestion.refused)
-        yield self._total(
+        yield self._build.counter("wheelmq_timers_settled", "What became of them", "how", outcomes)
+        yield self._build.total("wheelmq_timers_refused", "Sends for a slot that is too full", timer.congestion.refused)
+        yield self._build.total(
             "wheelmq_timers_not_noted", "Parked without room to be noted", timer.pending.notes.passed_over
         )
         yield from self._pipeline()
 
-    def _pipeline(self) -> Iterator[Metric]:
+    def _pipeline(self) -> Iterator[MetricFamily]:
         sources, timer = self._sources, self._sources.engine.timer
         figures = sources.pipeline.figures
-        yield self._counter("wheelmq_turn_rows", "Rows of turns", "what", dict(figures.rows))
-        yield self._histogram("wheelmq_turn_seconds", "From plan to commit of a turn", figures.seconds, TURN_S)
-        yield self._total("wheelmq_pipeline_turns", "Turns committed", timer.turns.turn)
+        yield self._build.counter("wheelmq_turn_rows", "Rows of turns", "what", dict(figures.rows))
+        yield self._build.histogram("wheelmq_turn_seconds", "From plan to commit of a turn", figures.seconds, TURN_S)
+        yield self._build.total("wheelmq_pipeline_turns", "Turns committed", timer.turns.turn)
         held = timer.turns.is_held(sources.clock.monotonic_ms())
-        yield self._gauge("wheelmq_pipeline_lease_held", "1 when a pipeline holds the lease", int(held))
+        yield self._build.gauge("wheelmq_pipeline_lease_held", "1 when a pipeline holds the lease", int(held))
         fallback, now_ms = sources.pipeline.fallback, sources.clock.now_ms()
-        yield self._gauge(
+        yield self._build.gauge(
             "wheelmq_fallback_active", "1 while the broker does the work of the pipeline", int(fallback.is_active)
         )
-        yield self._total("wheelmq_fallback_indexed", "Messages that the broker indexed itself", fallback.indexed)
-        ahead = GaugeMetricFamily(
-            "wheelmq_walked_ahead_seconds", "From now to the last slot that was read", labels=[*self._labels, "by"]
+        yield self._build.total("wheelmq_fallback_indexed", "Messages that the broker indexed itself", fallback.indexed)
+        ahead = {"pipeline": timer.scans.walked_through_ms, "broker": timer.scans.covered_through_ms}
+        yield self._build.gauges(
+            "wheelmq_walked_ahead_seconds",
+            "From now to the last slot that was read",
+            "by",
+            {by: (through_ms - now_ms) / 1000 for by, through_ms in ahead.items()},
         )
-        ahead.add_metric([*self._labels.values(), "pipeline"], (timer.scans.walked_through_ms - now_ms) / 1000)
-        ahead.add_metric([*self._labels.values(), "broker"], (timer.scans.covered_through_ms - now_ms) / 1000)
-        yield ahead
-        yield self._gauge(
+        yield self._build.gauge(
             "wheelmq_skipped_slots", "Slots that the broker could not read and tries again", len(timer.scans.skipped)
         )
         slots = {"pipeline": figures.slots_walked, "broker": fallback.wheel_lane.slots_walked}
-        yield self._counter("wheelmq_slots_walked", "Slots with units that were read", "by", slots)
+        yield self._build.counter("wheelmq_slots_walked", "Slots with units that were read", "by", slots)
 
-    def _blocks(self) -> Iterator[Metric]:
+    def _blocks(self) -> Iterator[MetricFamily]:
         blocks = self._sources.engine.blocks
-        yield self._gauge("wheelmq_blocks", "Blocks that are there", len(blocks))
-        yield self._gauge("wheelmq_blocks_flush_behind", "Messages of blocks not on disk", blocks.end - blocks.synced)
-        family = CounterMetricFamily(
-            "wheelmq_block_messages", "Put in blocks since the start", labels=list(self._labels)
+        yield self._build.gauge("wheelmq_blocks", "Blocks that are there", len(blocks))
+        yield self._build.gauge(
+            "wheelmq_blocks_flush_behind", "Messages of blocks not on disk", blocks.end - blocks.synced
         )
-        family.add_metric(list(self._labels.values()), blocks.end)
-        yield family
+        yield self._build.total("wheelmq_block_messages", "Put in blocks since the start", blocks.end)
 
-    def _shipping(self) -> Iterator[Metric]:
+    def _shipping(self) -> Iterator[MetricFamily]:
         """Yield the metrics of `wheelmq ship`, with a sample for each target."""
         store, now_ms = self._sources.engine.store, self._sources.clock.now_ms()
-        labels = [*self._labels, "target"]
-        age = GaugeMetricFamily("wheelmq_ship_age_seconds", "From the last complete copy to now", labels=labels)
-        lag = GaugeMetricFamily("wheelmq_ship_behind_bytes", "Bytes of the log that are not shipped", labels=labels)
-        text = "Failed attempts of the shipper since its start"
-        failures = CounterMetricFamily("wheelmq_ship_failures", text, labels=labels)
+        age, behind, failures = (
+            self._build.empty(kind, name, text, "target")
+            for kind, name, text in (
+                (MetricKind.GAUGE, "wheelmq_ship_age_seconds", "From the last complete copy to now"),
+                (MetricKind.GAUGE, "wheelmq_ship_behind_bytes", "Bytes of the log that are not shipped"),
+                (MetricKind.COUNTER, "wheelmq_ship_failures", "Failed attempts of the shipper since its start"),
+            )
+        )
         for status in read_statuses(store.disk, store.paths):
-            values, age_ms = [*self._labels.values(), status.target], status.age_ms(now_ms)
-            age.add_metric(values, math.inf if age_ms is None else age_ms / 1000)
-            lag.add_metric(values, max(0, store.log.end - max(status.log_end, store.log.start)))
-            failures.add_metric(values, status.failures)
-        yield from (age, lag, failures)
+            age_ms = status.age_ms(now_ms)
+            age.add(math.inf if age_ms is None else age_ms / 1000, status.target)
+            behind.add(max(0, store.log.end - max(status.log_end, store.log.start)), status.target)
+            failures.add(status.failures, status.target)
+        yield from (age, behind, failures)
 
-    def _transactions(self) -> Iterator[Metric]:
+    def _transactions(self) -> Iterator[MetricFamily]:
         counts = self._sources.transactions.counts
-        for name, text, by_topic, kind in (
-            ("rocketmq_half_messages", "Whose transactions have not ended", counts.waiting(), GaugeMetricFamily),
-            ("rocketmq_commit_messages", "Committed since the start", counts.committed, CounterMetricFamily),
-            ("rocketmq_rollback_messages", "Rolled back since the start", counts.rolled_back, CounterMetricFamily),
-            ("wheelmq_given_up_messages", "Nobody is asked for any more", counts.given_up, CounterMetricFamily),
+        yield self._build.gauges(
+            "rocketmq_half_messages", "Whose transactions have not ended", "topic", counts.waiting()
+        )
+        for name, text, by_topic in (
+            ("rocketmq_commit_messages", "Committed since the start", counts.committed),
+            ("rocketmq_rollback_messages", "Rolled back since the start", counts.rolled_back),
+            ("wheelmq_given_up_messages", "Nobody is asked for any more", counts.given_up),
         ):
-            family = kind(name, text, labels=[*self._labels, "topic"])
-            for topic, count in sorted(by_topic.items()):
-                family.add_metric([*self._labels.values(), topic], count)
-            yield family
-        latency = HistogramMetricFamily(
-            "rocketmq_finish_message_latency", "From birth to commit, seconds", labels=[*self._labels, "topic"]
+            yield self._build.counter(name, text, "topic", by_topic)
+        latency = self._build.histograms(
+            "rocketmq_finish_message_latency", "From birth to commit, seconds", FINISH_S, "topic"
         )
         for topic, seconds in sorted(counts.seconds.items()):
-            latency.add_metric([*self._labels.values(), topic], *_buckets(seconds, FINISH_S))
+            latency.samples.append(histogram_sample(seconds, FINISH_S, topic))
         yield latency
 
-    def _tls(self) -> Iterator[Metric]:
+    def _tls(self) -> Iterator[MetricFamily]:
         """Yield the metrics of encrypted connections, if the broker has a certificate."""
         figures = self._sources.shell_figures()
         expires_ms = figures.get("tls_certificate_expires_ms")
         if expires_ms is None:
             return
         days = (expires_ms - self._sources.clock.now_ms()) / DAY_MS
-        yield self._gauge("wheelmq_tls_certificate_expiry_days", "Days until the certificate expires", days)
-        yield self._total(
+        yield self._build.gauge("wheelmq_tls_certificate_expiry_days", "Days until the certificate expires", days)
+        yield self._build.total(
             "wheelmq_tls_certificate_reloads", "Certificates loaded after the start", figures["tls_reloads"]
         )
-        yield self._gauge(
+        yield self._build.gauge(
             "wheelmq_tls_waiting", "Connections before their first byte or handshake", figures["tls_waiting"]
         )
         outcomes = {
@@ -237,33 +260,4 @@ class Families:
             "plain": figures["tls_plain"],
             "rejected_plain": figures["tls_rejected_plain"],
         }
-        yield self._counter("wheelmq_tls_connections", "New connections by their outcome", "how", outcomes)
-
-    # Kinds of families ---------------------------------------------------------------------------------------------
-
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(name, text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
-        return family
-
-    def _total(self, name: str, text: str, count: int) -> Metric:
-        family = CounterMetricFamily(name, text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), count)
-        return family
-
-    def _counter(self, name: str, text: str, label: str, counts: dict[str, int]) -> Metric:
-        family = CounterMetricFamily(name, text, labels=[*self._labels, label])
-        for key, count in sorted(counts.items()):
-            family.add_metric([*self._labels.values(), key], count)
-        return family
-
-    def _histogram(self, name: str, text: str, histogram: Histogram, bounds: tuple[float, ...]) -> Metric:
-        family = HistogramMetricFamily(name, text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), *_buckets(histogram, bounds))
-        return family
-
-
-def _buckets(histogram: Histogram, bounds: tuple[float, ...]) -> tuple[list[tuple[str, float]], float]:
-    """Return the number of values at or below each bound, and the sum of all values."""
-    buckets = [(str(bound), float(histogram.count_to(bound))) for bound in bounds]
-    return [*buckets, ("+Inf", float(histogram.count))], histogram.total
+        yield self._build.counter("wheelmq_tls_connections", "New connections by their outcome", "how", outcomes)

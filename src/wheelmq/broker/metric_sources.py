@@ -14,6 +14,7 @@ from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.clients import Clients
 from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
+from wheelmq.broker.state.groups import Groups
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.statistics import BrokerStats
 from wheelmq.broker.steps import Steps
@@ -36,6 +37,7 @@ class MetricSources:
     pipeline: TurnCoordinator
     transactions: Transactions
     topics: Topics
+    groups: Groups
     consumer_offsets: ConsumerOffsets
     clients: Clients
     stats: BrokerStats

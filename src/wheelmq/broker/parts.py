@@ -241,6 +241,7 @@ class Parts:
             pipeline=self.pipeline,
             transactions=self.transactions,
             topics=self.topics,
+            groups=self.groups,
             consumer_offsets=self.consumer_offsets,
             clients=self.clients,
             stats=self.stats,

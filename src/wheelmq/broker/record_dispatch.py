@@ -14,6 +14,7 @@ from wheelmq.broker.holds import Holds
 from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.statistics import BrokerStats
 from wheelmq.broker.steps import Steps
+from wheelmq.formats.kernels.journal import SIZE
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class RecordDispatch:
         except Exception as error:
             self._health.fail(TimersLost(error))
             raise
-        self._steps.run("statistics", self._stats.note_puts, grown)
+        self._steps.run("statistics", self._stats.note_puts, grown, rows[:, SIZE])
         waiting = [queue_row for queue_row in grown if self._holds.has(queue_row)]
         if waiting:
             arrivals = Arrivals(rows, self._store.log)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from wheelmq.broker.put_times import PutTimes
 from wheelmq.broker.state.topics import Topics
+from wheelmq.observe.bound_counts import BoundCounts
 from wheelmq.observe.rates import Rate
 from wheelmq.observe.stats import Counted, Stats
 from wheelmq.store.store import Store
@@ -24,6 +25,7 @@ TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
+DLQ_PUT_NUMS: Final = "DLQ_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 USERS_PUT_NUMS: Final = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC"
@@ -31,6 +33,9 @@ USERS_GET_NUMS: Final = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
 """The names that VIEW_BROKER_STATS_DATA knows. A key is a topic, `topic@group`, or the cluster's name."""
 
 Integers = npt.NDArray[np.int64]
+
+SIZES: Final = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
+"""Bounds of the distribution of record sizes in bytes (RocketMQ: messageSizeBuckets)."""
 
 
 class BrokerStats:
@@ -48,6 +53,8 @@ class BrokerStats:
         self._users_puts = self._users_gets = 0
         """Totals of users' topics. They are separate because a counter without changes for a day starts again."""
         self.put_bytes = 0
+        self.sizes = BoundCounts(SIZES)
+        """Numbers of records by size."""
         self.failed_puts = 0
         self.put_times = PutTimes()
         self.found = 0
@@ -67,13 +74,14 @@ class BrokerStats:
 
     # Counting ------------------------------------------------------------------------------------------------------
 
-    def note_puts(self, grown: dict[int, int]) -> None:
-        """Add the bytes of new records, by the row of their queue."""
+    def note_puts(self, grown: dict[int, int], sizes: Integers) -> None:
+        """Add the bytes of new records by the row of their queue, and count the records by their sizes."""
         if len(self._bytes) < len(self._queues.next_offset):
             self._make_room()
         for queue_row, size in grown.items():
             self._bytes[queue_row] += size
         self.put_bytes += sum(grown.values())
+        self.sizes.add(sizes)
 
     def note_pull(self, group: str, topic: str, count: int, size: int) -> None:
         """Count the messages and bytes that a consumer of `group` got with a pull, or a pull without messages."""
@@ -94,6 +102,9 @@ class BrokerStats:
 
     def note_sent_back(self, group: str, topic: str) -> None:
         self._stats.add(SNDBCK_PUT_NUMS, f"{topic}@{group}", 1)
+
+    def note_dead_letter(self, group: str, topic: str) -> None:
+        self._stats.add(DLQ_PUT_NUMS, f"{topic}@{group}", 1)
 
     def forget_topic(self, topic: str) -> None:
         self._collect()
@@ -124,6 +135,15 @@ class BrokerStats:
     def rates(self, name: str) -> dict[str, float]:
         """Return the messages per second in the last minute, by key, for all counters of a name."""
         return self._stats.rates(name)
+
+    def counters(self) -> list[tuple[str, str]]:
+        """Return name and key of each counter. Their totals are up to date until the next round."""
+        self._collect()
+        return self._stats.keys()
+
+    def total(self, name: str, key: str) -> int:
+        """Return the present value of a counter; 0 if there is none."""
+        return self._stats.total(name, key)
 
     def put_total(self) -> int:
         self._collect()

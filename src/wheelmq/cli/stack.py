@@ -49,6 +49,8 @@ LOOK_S: Final = 0.1
 PATIENCE_S: Final = 10.0
 """Print what the start waits for each time this interval has passed."""
 BROKER_ANSWER_S: Final = 1.0
+METRICS_ANSWER_S: Final = 8.0
+"""Time for the metrics of many topics. By default, Prometheus waits for 10 s."""
 BROKER_STOP_DEADLINE_S: Final = 30.0
 NAMESRV_STOP_DEADLINE_S: Final = 10.0
 
@@ -139,6 +141,11 @@ class Stack:
         return Sessions(UserRequests(asks(self.broker_address, client_tls(self._local_tls))), self._clock, notes)
 
     @property
+    def metrics_url(self) -> str | None:
+        """The address for Prometheus; None without a dashboard, which serves it."""
+        return None if self.dashboard_url is None else f"{self.dashboard_url}metrics"
+
+    @property
     def network_namesrv(self) -> str | None:
         """The name server for clients on other machines; None if they cannot reach it, or the broker."""
         exposed = all(one.is_exposed for one in self._listeners.values()) and len(self._listeners) == 2
@@ -209,9 +216,11 @@ class Stack:
         port = self.settings.dashboard_port
         if port is None:
             return
+        from wheelmq.dashboard.metrics import BrokerMetrics
         from wheelmq.dashboard.server import Dashboard
 
-        self._dashboard = Dashboard(self._figures, self._clock, self._sessions())
+        metrics = BrokerMetrics(self._ask_for_metrics, self._clock)
+        self._dashboard = Dashboard(self._figures, metrics, self._clock, self._sessions())
         try:
             self.dashboard_url = await self._dashboard.start(port, self._tls)
         except OSError:
@@ -271,6 +280,9 @@ class Stack:
 
     async def _ask_broker(self, command: Command) -> Command:
         return await self._connections.to(self.broker_address).ask(command, BROKER_ANSWER_S)
+
+    async def _ask_for_metrics(self, command: Command) -> Command:
+        return await self._connections.to(self.broker_address).ask(command, METRICS_ANSWER_S)
 
     async def _is_ready(self) -> bool:
         try:

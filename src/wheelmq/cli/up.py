@@ -49,7 +49,7 @@ _port = click.IntRange(0, 65535)
 @click.option("--broker-port", type=_port, default=10911, show_default=True, help="0 picks a free port.")
 @advertise_option
 @click.option("--dashboard-port", type=_port, default=0, show_default=True, help="0 picks a free port.")
-@click.option("--no-dashboard", is_flag=True, help="Start no dashboard, which shows figures on 127.0.0.1.")
+@click.option("--no-dashboard", is_flag=True, help="Start no dashboard, which shows figures and serves metrics.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line when all parts are ready.")
 @config_option
 @flush_option
@@ -189,6 +189,7 @@ def ready(stack: Stack) -> dict[str, object]:
         "namesrv": stack.namesrv_address,
         "broker": stack.broker_address,
         "dashboard": stack.dashboard_url,
+        "metrics": stack.metrics_url,
         "open_ports": [one._asdict() for one in stack.open_ports()],
         "network_namesrv": stack.network_namesrv,
         "home": str(stack.home),
@@ -219,6 +220,7 @@ def ready_text(stack: Stack) -> str:
             f"  broker       {stack.broker_address}",
             f"  pipeline     {pipeline}",
             f"  dashboard    {stack.dashboard_url or 'left out (--no-dashboard)'}",
+            f"  metrics      {stack.metrics_url or 'left out, as the dashboard'}",
             f"  store        {stack.store}",
             f"  logs         {stack.logs}",
             *exposed,

@@ -17,8 +17,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wheelmq.dashboard import page
+from wheelmq.dashboard.basic_access import BasicAccess
 from wheelmq.dashboard.entry import LOGIN, LOGOUT, OPERATE, UserPages
 from wheelmq.dashboard.figures import DashboardFigures
+from wheelmq.dashboard.metrics import BrokerMetrics, MetricsUnavailable
 from wheelmq.dashboard.page import Account
 from wheelmq.dashboard.sessions import Sessions
 from wheelmq.system.clock import Clock
@@ -53,13 +55,15 @@ ASSETS: Final = {
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(figures: DashboardFigures, clock: Clock, sessions: Sessions | None) -> ASGIApp:
+def make_app(figures: DashboardFigures, metrics: BrokerMetrics, clock: Clock, sessions: Sessions | None) -> ASGIApp:
     """Return the application. With `sessions`, only users who are logged in see figures."""
     users = None if sessions is None else UserPages(sessions)
     pages = _Pages(figures, clock, users)
+    for_programs = _MetricsPage(metrics, users, None if sessions is None else BasicAccess(sessions))
     routes = [
         Route("/", pages.show),
         Route("/figures.json", pages.figures),
+        Route("/metrics", for_programs.show),
         Route("/healthz", _health),
         Route("/readyz", pages.readiness),
         *(Route(f"/{name}", _asset_endpoint(name, kind)) for name, kind in ASSETS.items()),
@@ -130,12 +134,33 @@ class _Pages:
 
     async def readiness(self, request: Request) -> Response:
         """Say whether the broker answers and accepts sends. The answer has no figures, so it needs no login."""
-        figures = await self._figures.get()
+        figures = await self._figures.state()
         if "problem" in figures:
             return PlainTextResponse("not ready: the broker does not answer\n", 503)
         if figures["is_master"] and not figures["takes_sends"]:
             return PlainTextResponse("not ready: the broker rejects sends\n", 503)
         return PlainTextResponse("ready\n")
+
+
+class _MetricsPage:
+    """The endpoint for Prometheus. It takes the session of a user, and basic authentication."""
+
+    def __init__(self, metrics: BrokerMetrics, users: UserPages | None, access: BasicAccess | None) -> None:
+        self._metrics = metrics
+        self._users = users
+        self._access = access
+
+    async def show(self, request: Request) -> Response:
+        """Serve the metrics of the broker, in a format that the request accepts."""
+        if self._users is not None and self._access is not None and await self._users.session_of(request) is None:
+            rejection = await self._access.rejection(request)
+            if rejection is not None:
+                return rejection
+        try:
+            found = await self._metrics.text(request.headers.get("accept", ""))
+        except MetricsUnavailable as error:
+            return PlainTextResponse(f"There are no metrics: {error}\n", 503)
+        return Response(found.body, headers={"Content-Type": found.media_type})
 
 
 async def _health(request: Request) -> Response:
@@ -152,7 +177,7 @@ def _asset_endpoint(name: str, kind: str) -> Endpoint:
 
 async def _rejected(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = {404: "There is no such page. The dashboard is /, and its figures are /figures.json."}
+    text = {404: "There is no such page. The dashboard is /, and its metrics are /metrics."}
     text[405] = "This page does not accept such a request."
     return PlainTextResponse(f"{text.get(error.status_code, error.detail)}\n", error.status_code, error.headers)
 

@@ -38,6 +38,8 @@ class DashboardFigures:
         self._asking = asyncio.Lock()
         self._kept: dict[str, Any] = {}
         self._kept_s = float("-inf")
+        self._state: dict[str, Any] = {}
+        self._state_s = float("-inf")
         self._minute_counter = DueCounter(ask, MINUTE_MS, MINUTES)
         self._quarter_counter = DueCounter(ask, QUARTER_MS, DAYS * DAY_MS // QUARTER_MS)
         self._quarters: DueSteps | None = None
@@ -55,6 +57,20 @@ class DashboardFigures:
                 self._kept = await self._fetch()
                 self._kept_s = self._clock.monotonic()
             return self._kept
+
+    async def state(self) -> dict[str, Any]:
+        """Return the answer of WMQ_METRICS without its tables; only `problem` while no broker answers.
+
+        Health checks ask for it often, and it costs less than all figures.
+        """
+        async with self._asking:
+            if self._clock.monotonic() - self._state_s >= KEPT_S:
+                try:
+                    self._state = await self._metrics(rows=0)
+                except (CallError, Refused, msgspec.DecodeError) as error:
+                    self._state = {"problem": _away(error)}
+                self._state_s = self._clock.monotonic()
+            return self._state
 
     async def sample(self) -> None:
         """Add a sample to the history, if the broker answers. It costs one request, without the overview's tables."""
@@ -85,7 +101,7 @@ class DashboardFigures:
             await self._count_minutes(found)
             await self._count_quarters(found)
         except (CallError, Refused, msgspec.DecodeError) as error:
-            return {"problem": f"the broker does not answer: {error}"}
+            return {"problem": _away(error)}
         return found
 
     async def _count_minutes(self, found: dict[str, Any]) -> None:
@@ -109,3 +125,7 @@ class DashboardFigures:
         found["counted_ms"] = None if known is None else known.at_ms
         found["by_hour"] = [] if known is None else known.by_hour()
         found["by_day"] = [] if known is None else known.by_day()
+
+
+def _away(error: Exception) -> str:
+    return f"the broker does not answer: {error}"

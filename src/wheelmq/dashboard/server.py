@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 from wheelmq.dashboard.app import make_app
 from wheelmq.dashboard.entry import BODY_BYTES_MAX
 from wheelmq.dashboard.figures import DashboardFigures
+from wheelmq.dashboard.metrics import BrokerMetrics
 from wheelmq.dashboard.sessions import Sessions
 from wheelmq.net.listening import OpenPort, listen
 from wheelmq.net.server_tls import ServerTls
@@ -37,9 +38,11 @@ CONNECTIONS_MAX: Final = 32
 class Dashboard:
     """An HTTP server on 127.0.0.1 that shows figures. With `sessions`, only users see them, and some may operate."""
 
-    def __init__(self, figures: DashboardFigures, clock: Clock, sessions: Sessions | None = None) -> None:
+    def __init__(
+        self, figures: DashboardFigures, metrics: BrokerMetrics, clock: Clock, sessions: Sessions | None = None
+    ) -> None:
         self._figures = figures
-        self._app = make_app(figures, clock, sessions)
+        self._app = make_app(figures, metrics, clock, sessions)
         self._server: OpenPort | None = None
         self._sampling: asyncio.Task[None] | None = None
         self._visitors = Visitors()

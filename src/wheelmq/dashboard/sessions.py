@@ -92,9 +92,31 @@ class Sessions:
         self._note = note
         self._limit = AttemptLimit(clock.monotonic)
         self._table: dict[bytes, UserSession] = {}
+        self._admitted: dict[bytes, float] = {}
+        """The time of the last check of each user that sends its secret with each request."""
 
     async def log_in(self, name: str, secret: str, address: str) -> str:
         """Begin a session. Returns the value of its cookie. Raises LoginRejected."""
+        role = await self._check_secret(name, secret, address, is_known=False)
+        return self._begin(AccessKey(name, secret), role)
+
+    async def admit(self, name: str, secret: str, address: str) -> None:
+        """Check a user that sends its secret with each request, without a session. Raises LoginRejected.
+
+        The broker is asked at most every CHECK_S seconds. The audit log notes the first success and each failure.
+        """
+        place = _digest(f"{len(name)} {name} {secret}")
+        checked_s = self._admitted.get(place)
+        if checked_s is not None and self._now_s() - checked_s < CHECK_S:
+            return
+        self._admitted.pop(place, None)
+        await self._check_secret(name, secret, address, is_known=checked_s is not None)
+        if len(self._admitted) >= SESSIONS_MAX:
+            del self._admitted[next(iter(self._admitted))]
+        self._admitted[place] = self._now_s()
+
+    async def _check_secret(self, name: str, secret: str, address: str, *, is_known: bool) -> UserRole:
+        """Return the role of a user. `is_known` says that the last check succeeded. Raises LoginRejected."""
         if not name or not secret:
             raise LoginRejected(400, "Enter the name and the secret of a user.")
         attempt = f"{address} {name[:128]}"
@@ -109,11 +131,12 @@ class Sessions:
         except CallError as error:
             self._limit.note_success(attempt)
             raise LoginRejected(503, f"The broker does not answer: {error}") from None
-        self._note("DASHBOARD_LOGIN", name, address, role is not None)
+        if role is None or not is_known:
+            self._note("DASHBOARD_LOGIN", name, address, role is not None)
         if role is None:
             raise LoginRejected(403, "Wrong name or secret, or no right to read this cluster.")
         self._limit.note_success(attempt)
-        return self._begin(key, role)
+        return role
 
     def _begin(self, key: AccessKey, role: UserRole) -> str:
         cookie, now_s = secure_token(), self._now_s()

@@ -30,6 +30,7 @@ OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The group under which the broker stores its offsets in the transaction queues."""
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _PULL_ALWAYS: Final = frozenset(
     (
         "DEFAULT_CONSUMER",
@@ -104,7 +105,17 @@ def group_problem(group: str) -> str | None:
 
 def may_always_pull(group: str) -> bool:
     """Return whether `group` belongs to a tool, which may always pull (RocketMQ: isSysConsumerGroupPullMessage)."""
-    return group in _PULL_ALWAYS or group.startswith("CID_RMQ_SYS_")
+    return group in _PULL_ALWAYS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Return whether only servers use the group (RocketMQ: BrokerMetricsManager.isSystemGroup)."""
+    return group.upper().startswith(SYSTEM_GROUP_PREFIX)
+
+
+def is_of_retries(topic: str) -> bool:
+    """Return whether `topic` is a retry topic or a dead-letter topic of a group."""
+    return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
 
 def reply_topic(cluster: str) -> str:

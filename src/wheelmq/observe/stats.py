@@ -87,6 +87,10 @@ class Stats:
         row = self._rows.get((name, key))
         return 0 if row is None else int(self._table[row, 0])
 
+    def keys(self) -> list[tuple[str, str]]:
+        """Return name and key of each counter."""
+        return list(self._rows)
+
     def figures(self, name: str, key: str) -> Counted | None:
         row = self._rows.get((name, key))
         return None if row is None else Counted(*(self._figures(row, ring) for ring in self._rings))

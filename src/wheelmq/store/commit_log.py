@@ -15,10 +15,12 @@ from wheelmq.formats.disk.message import (
     BLANK,
     BLANK_BYTES,
     BLANK_MAGIC,
+    RECORD_BYTES_MIN,
     Record,
     RecordError,
     decode_record,
     has_form,
+    head_store_ms,
     stored_properties,
 )
 from wheelmq.formats.disk.properties import StoredProperties
@@ -164,6 +166,13 @@ class CommitLog:
         """Return the store time of the record at `position`, even if its body is damaged; None without a record."""
         record = self._record_at(position)
         return None if record is None else record.store_ms
+
+    def head_store_ms(self, position: LogPosition) -> Millis | None:
+        """Return the store time of the record at `position`, without reading its body; None without a record."""
+        at = position % self.files.file_bytes
+        if not self.start <= position < self.end or at > self.files.file_bytes - RECORD_BYTES_MIN:
+            return None
+        return head_store_ms(self.files.file_at(position).view, at, position)
 
     def _record_at(self, position: LogPosition) -> Record | None:
         if not self.start <= position < self.end:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.unit.broker.metric_samples import samples_by
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.metric_families import Families
 from wheelmq.broker.overdue import pipeline_problem
@@ -32,16 +33,6 @@ from wheelmq.testing.workers import HeldWorker
 LINE = (
     r"turn (\d+): (\d+) indexed, (\d+) walked, (\d+) armed; \d+ ms from plan to commit, \d+\.\d ms of them the commit"
 )
-Samples = dict[tuple[str, str], float]
-
-
-def samples_by(harness: BrokerHarness, label: str = "topic") -> Samples:
-    """Return every sample by its name and the value of one label."""
-    return {
-        (sample.name, sample.labels.get(label, "")): float(sample.value)
-        for family in Families(harness.broker.parts.metric_sources).all()
-        for sample in family.samples
-    }
 
 
 def test_timer_metrics_follow_messages_from_the_send_to_the_release(harness: BrokerHarness) -> None:
@@ -279,8 +270,9 @@ def test_metrics_show_a_missing_pipeline_and_overdue_messages(tmp_path: Path) ->
         assert samples_by(harness)["wheelmq_fallback_active", ""] == 0 and not pipeline_problem(harness.broker.parts)
 
 
-def test_a_broker_without_the_exporter_does_not_load_its_library() -> None:
-    code = "import sys, wheelmq.broker.app; sys.exit('prometheus_client' in sys.modules)"
+@pytest.mark.parametrize("library", ["prometheus_client"])
+def test_a_broker_without_an_exporter_does_not_load_its_library(library: str) -> None:
+    code = f"import sys, wheelmq.broker.app; sys.exit({library!r} in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from wheelmq.broker.handlers.runtime import runtime_info
@@ -18,6 +19,7 @@ from wheelmq.broker.statistics import (
 )
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.observe import stats
+from wheelmq.observe.bound_counts import WAITING_MAX, BoundCounts
 from wheelmq.observe.stats import SAMPLE_MS, Stats, WindowFigures
 from wheelmq.testing.harness import BrokerHarness
 
@@ -99,6 +101,27 @@ class TestWindows:
         sampled.stats.drop(lambda name, key: key == "a")
         sampled.stats.add("N", "d", 1)
         assert sampled.stats.total("N", "d") == 1
+
+
+@pytest.mark.parametrize("length", [1, 7, WAITING_MAX, WAITING_MAX + 1])
+def test_values_are_counted_by_bound_in_arrays_of_any_length(length: int) -> None:
+    counts = BoundCounts((10, 20))
+    values = np.arange(3 * WAITING_MAX) % 22
+    for start in range(0, len(values), length):
+        counts.add(values[start : start + length])
+    bounds = (10, 20, 21)
+    expected = [int((values <= bound).sum()) for bound in bounds]
+    assert counts.cumulated() == expected
+    counts.add(np.array([10, 20, 21]))
+    assert counts.cumulated() == [count + more for count, more in zip(expected, (1, 2, 3), strict=True)]
+
+
+def test_a_copy_of_the_values_is_counted() -> None:
+    counts = BoundCounts((10,))
+    rows = np.array([5, 5])
+    counts.add(rows)
+    rows[:] = 50  # the journal is used again for the next round
+    assert counts.cumulated() == [2, 2]
 
 
 def view(harness: BrokerHarness, name: str, key: str) -> dict[str, Any] | None:

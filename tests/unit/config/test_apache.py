@@ -173,6 +173,6 @@ def test_a_note_names_the_address_of_a_file_without_one() -> None:
 
 
 def test_notes_hide_secrets() -> None:
-    reading = read("metricsGrpcExporterHeader=Authorization:hunter2\n")
+    reading = read("socksProxyConfig=hunter2\nmetricsGrpcExporterHeader=Authorization:hunter2\n")
     assert not any("hunter2" in note for note in reading.notes)
-    assert any("metricsGrpcExporterHeader=... has no effect" in note for note in reading.notes)
+    assert any("socksProxyConfig=... has no effect" in note for note in reading.notes)

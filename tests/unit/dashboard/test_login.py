@@ -14,12 +14,10 @@ import pytest
 
 from compat.certificates import Authority
 from tests.unit.broker.sample_requests import ROOT
-from tests.unit.dashboard.test_server import exchange
+from tests.unit.dashboard.test_server import exchange, make_dashboard
 from tests.unit.net.secure import client_context, server_tls
 from wheelmq.auth.policies import AccessList, AclEntry, Action, Decision, Resource
 from wheelmq.cli.dashboard_access import UserRequests, login_notes
-from wheelmq.dashboard.figures import DashboardFigures
-from wheelmq.dashboard.server import Dashboard
 from wheelmq.dashboard.sessions import CHECK_S, IDLE_S, SESSIONS_MAX, Sessions
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.signature import AccessKey
@@ -95,7 +93,7 @@ def run(
 
     async def play() -> None:
         sessions = Sessions(UserRequests(ask), harness.clock, login_notes(log, harness.clock))
-        dashboard = Dashboard(DashboardFigures(ask_as_root, harness.clock), harness.clock, sessions)
+        dashboard = make_dashboard(harness, ask_as_root, sessions)
         url = await dashboard.start(0, tls)
         try:
             await asyncio.wait_for(work(Browser(int(url.rstrip("/").rpartition(":")[2]))), 30)

@@ -165,6 +165,19 @@ def test_many_viewers_cause_one_broker_request_per_second(harness: BrokerHarness
     assert len(requests.codes) == 2 * first + second
 
 
+def test_health_checks_cause_one_small_request_per_second(harness: BrokerHarness, requests: CountedRequests) -> None:
+    figures = DashboardFigures(requests, harness.clock)
+
+    async def many() -> list[dict[str, Any]]:
+        return await asyncio.gather(*(figures.state() for _ in range(20)))
+
+    for count in (1, 2):
+        found = asyncio.run(many())
+        assert requests.codes == [RequestCode.WMQ_METRICS] * count
+        assert all(one["takes_sends"] and "overview" not in one for one in found)
+        harness.clock.advance(1000)
+
+
 def test_the_page_reports_a_broker_that_does_not_answer(requests: CountedRequests) -> None:
     requests.is_there, requests.problem = False, HOSTILE
     found = read_figures(requests)

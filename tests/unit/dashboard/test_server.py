@@ -15,13 +15,22 @@ import pytest
 from compat.certificates import Authority
 from tests.unit.net.secure import client_context, server_tls
 from wheelmq.dashboard import server
+from wheelmq.dashboard.due_counts import Ask
 from wheelmq.dashboard.figures import DashboardFigures
+from wheelmq.dashboard.metrics import BrokerMetrics
 from wheelmq.dashboard.server import Dashboard
+from wheelmq.dashboard.sessions import Sessions
 from wheelmq.formats.wire.frame import Command
 from wheelmq.system.tls import TlsMode
 from wheelmq.testing.harness import BrokerHarness
 
 R = TypeVar("R")
+
+
+def make_dashboard(harness: BrokerHarness, ask: Ask, sessions: Sessions | None = None) -> Dashboard:
+    """Return a dashboard that asks a broker by `ask`."""
+    clock = harness.clock
+    return Dashboard(DashboardFigures(ask, clock), BrokerMetrics(ask, clock), clock, sessions)
 
 
 def run_with_dashboard(harness: BrokerHarness, work: Callable[[int], Awaitable[R]]) -> R:
@@ -31,7 +40,7 @@ def run_with_dashboard(harness: BrokerHarness, work: Callable[[int], Awaitable[R
         return harness.ask(command)
 
     async def run() -> R:
-        dashboard = Dashboard(DashboardFigures(ask, harness.clock), harness.clock)
+        dashboard = make_dashboard(harness, ask)
         url = await dashboard.start(0)
         try:
             return await asyncio.wait_for(work(int(url.rstrip("/").rpartition(":")[2])), 30)
@@ -210,8 +219,7 @@ def test_a_header_with_an_invalid_name_is_rejected(harness: BrokerHarness, heade
 def test_a_port_in_use_raises_an_error(harness: BrokerHarness) -> None:
     async def again(port: int) -> None:
         with pytest.raises(OSError, match="in use"):
-            figures = DashboardFigures(lambda command: asyncio.sleep(0, command), harness.clock)
-            await Dashboard(figures, harness.clock).start(port)
+            await make_dashboard(harness, lambda command: asyncio.sleep(0, command)).start(port)
 
     run_with_dashboard(harness, again)
 
@@ -236,7 +244,7 @@ def test_the_mode_decides_about_http_and_https(harness: BrokerHarness, tmp_path:
         return found.startswith(b"HTTP/1.1 200 OK\r\n")
 
     async def run() -> None:
-        dashboard = Dashboard(DashboardFigures(ask, harness.clock), harness.clock)
+        dashboard = make_dashboard(harness, ask)
         url = await dashboard.start(0, tls)
         scheme, _, rest = url.partition("://127.0.0.1:")
         assert scheme == ("https" if mode is TlsMode.ENFORCING else "http")

@@ -55,6 +55,7 @@ TABLES: Final[tuple[HandlerTable[Any], ...]] = (
         controller.HANDLERS,
         members.HANDLERS,
         metrics.HANDLERS,
+        metrics.FAMILIES,
         pipeline.HANDLERS,
     ),
     *(
@@ -82,6 +83,7 @@ def bind_handlers(parts: Parts) -> dict[int, BoundHandler]:
         **controller.HANDLERS.bind(context, parts.replication, parts.elections),
         **members.HANDLERS.bind(context, parts.member_changes),
         **metrics.HANDLERS.bind(sources),
+        **metrics.FAMILIES.bind(parts.slices, sources),
         **pipeline.HANDLERS.bind(context, parts.pipeline),
         **pipeline.OPENING.bind(context, parts.pipeline, parts.access),
         **pipeline_read.HANDLERS.bind(context, engine.timer, parts.pipeline),

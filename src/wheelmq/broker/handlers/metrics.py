@@ -1,4 +1,4 @@
-"""WMQ_METRICS: the metrics of the broker, its timer and the pipeline, for monitoring."""
+"""WMQ_METRICS, WMQ_METRIC_FAMILIES: the figures of the broker, its timer and the pipeline, for monitoring."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import msgspec
 
 from wheelmq.broker.answers import Answer, reply
 from wheelmq.broker.handler_table import HandlerTable
+from wheelmq.broker.metric_families import Families
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.overdue import overdue, pipeline_problem
 from wheelmq.broker.overview import lateness_counts, overview
 from wheelmq.broker.request import Request
+from wheelmq.broker.slices import Slices, Steps
+from wheelmq.formats.wire import metric_families
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.headers import MetricsHeader
 
 HANDLERS: Final[HandlerTable[[MetricSources]]] = HandlerTable()
+FAMILIES: Final[HandlerTable[[Slices, MetricSources]]] = HandlerTable()
 
 
 @HANDLERS.serves(RequestCode.WMQ_METRICS)
@@ -26,6 +30,21 @@ def get_metrics(request: Request, sources: MetricSources) -> Answer:
     if topics > 0:
         found["overview"] = overview(sources, topics)
     return reply(body=msgspec.json.encode(found))
+
+
+@FAMILIES.serves(RequestCode.WMQ_METRIC_FAMILIES)
+def get_families(request: Request, slices: Slices, sources: MetricSources) -> Answer:
+    """Return all metric families for Prometheus, in MessagePack. Many of them take several ticks."""
+
+    def steps() -> Steps:
+        families: list[bytes] = []
+        for family in Families(sources).steps():
+            if family is not None:
+                families.append(metric_families.written(family))
+            yield
+        return reply(body=metric_families.body_of(families))
+
+    return slices.answer(request, steps())
 
 
 def metrics(sources: MetricSources) -> dict[str, Any]:

@@ -130,8 +130,7 @@ def _send_one(
         raise PutFailed(PutStatus.MESSAGE_ILLEGAL)
     message = _message(request, context, unique_ids, header, topic, body, properties)
     asked_queue = message.queue_id
-    if message.topic.startswith(names.RETRY_PREFIX):
-        _redirect_if_spent(request, context, header, message)
+    is_dead = message.topic.startswith(names.RETRY_PREFIX) and _redirect_if_spent(request, context, header, message)
     is_half = _is_half(header, message)
     check_place(context, message.topic, message.queue_id, opens_queue=not is_half)
     if is_half:
@@ -140,6 +139,9 @@ def _send_one(
     if due_ms is not None:
         return _send_to_block(request, context, message, due_ms)
     appended, cancelled = context.puts.put(message, request.waits_since_ms)
+    if is_dead:
+        real_topic = message.properties.get(props.RETRY_TOPIC, header.topic)
+        context.stats.note_dead_letter(header.topic.removeprefix(names.RETRY_PREFIX), real_topic)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = marks(context) | headers.texts(
         msgId=offset_message_id(context.store.host, appended.position),
@@ -310,8 +312,11 @@ def _pick_queue(context: Context, header: SendHeader, topic: TopicConfig) -> int
     return header.queue_id if header.queue_id >= 0 else context.randomness.randrange(max(1, topic.write_queue_nums))
 
 
-def _redirect_if_spent(request: Request, context: Context, header: SendHeader, message: Message) -> None:
-    """Make a message a dead letter if it was retried too often or its group consumes in order. Raises PeerError."""
+def _redirect_if_spent(request: Request, context: Context, header: SendHeader, message: Message) -> bool:
+    """Make a message a dead letter if it was retried too often or its group consumes in order.
+
+    Returns whether it is one now. Raises PeerError.
+    """
     group_name = header.topic.removeprefix(names.RETRY_PREFIX)
     group = context.groups.get(group_name)
     if group is None:
@@ -321,10 +326,12 @@ def _redirect_if_spent(request: Request, context: Context, header: SendHeader, m
     if request.command.version >= VERSION_WITH_MAX_TIMES and header.max_reconsume_times is not None:
         most = header.max_reconsume_times
     in_order = context.locks.any_held(group_name, context.clock.monotonic_ms())
-    if header.reconsume_times > most or in_order:
+    is_dead = header.reconsume_times > most or in_order
+    if is_dead:
         dead = context.topics.create_for_group(names.dead_letter_topic(group_name), 1)
         message.topic, message.queue_id = dead.topic_name, 0
         message.properties[props.DELAY] = "-1"
+    return is_dead
 
 
 def _check_body(context: Context, body: bytes) -> None:

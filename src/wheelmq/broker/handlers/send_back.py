@@ -58,7 +58,8 @@ def _send_back(request: Request, context: Context) -> Answer:
     if request.command.version >= VERSION_WITH_MAX_TIMES and header.max_reconsume_times is not None:
         most = header.max_reconsume_times
     queue_id = context.randomness.randrange(group.retry_queue_nums)
-    if old.reconsume_times >= most or header.delay_level < 0:
+    is_dead = old.reconsume_times >= most or header.delay_level < 0
+    if is_dead:
         topic = context.topics.create_for_group(names.dead_letter_topic(header.group), 1)
         queue_id = 0
         properties[props.DELAY] = "0"
@@ -82,6 +83,8 @@ def _send_back(request: Request, context: Context) -> Answer:
                 send_back_context(request, header, context.store.host, topic.topic_name, is_stored)
             )
     context.stats.note_sent_back(header.group, properties[props.RETRY_TOPIC])
+    if is_dead:
+        context.stats.note_dead_letter(header.group, properties[props.RETRY_TOPIC])
     late = reply(ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT)
     end = LogPosition(appended.position + appended.size)
     return context.puts.answer_when_stored(request, message, reply(), end, late=late)

@@ -286,6 +286,19 @@ def has_form(buffer: Buffer, at: int, size: int, position: int) -> bool:
     return bool(_POSITION.unpack_from(buffer, at + POSITION_AT)[0] == position)
 
 
+def head_store_ms(buffer: Buffer, at: int, position: int) -> Millis | None:
+    """Return the store time in the head of the record at byte `at`; None if the head is not that of `position`.
+
+    Only the head is read, so a long body is not loaded from the disk.
+    """
+    magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)[1]
+    if magic not in (MAGIC_V1, MAGIC_V2) or _POSITION.unpack_from(buffer, at + POSITION_AT)[0] != position:
+        return None
+    (sys_flag,) = _SYS_FLAG.unpack_from(buffer, at + SYS_FLAG_AT)
+    born_host_bytes = 16 if sys_flag & SYS_BORN_HOST_V6 else 4
+    return Millis(_BETWEEN_HOSTS.unpack_from(buffer, at + _BEFORE_HOSTS.size + born_host_bytes)[1])
+
+
 def prepared_position_of(buffer: Buffer, at: int = 0) -> int:
     """Return the prepared position in the head of the record at byte `at`, without decoding the rest."""
     (sys_flag,) = _SYS_FLAG.unpack_from(buffer, at + SYS_FLAG_AT)

@@ -1,0 +1,1 @@
+"""Metric families of a broker: those of messages, clients, groups, disk and process."""
