@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 PLUGINS = {"s3fs"}
 """Packages that another package loads by the scheme of a URL."""
+NAMESPACES = {"opentelemetry": {"opentelemetry-exporter-otlp-proto-grpc", "opentelemetry-sdk"}}
+"""Names of modules that many packages share, with those of them that the package imports."""
 HOSTS = {"pytest"}
 """Packages that load a plugin of ours. Only their users have the plugin's module imported."""
 
@@ -44,7 +46,7 @@ def dependencies(*extras: str) -> list[str]:
 
 def declared() -> dict[str, Requirement]:
     """Returns the dependencies by name."""
-    found = [Requirement(line) for line in dependencies("spark", "ship")]
+    found = [Requirement(line) for line in dependencies("spark", "ship", "opentelemetry")]
     return {canonicalize_name(requirement.name): requirement for requirement in found}
 
 
@@ -59,7 +61,8 @@ def imported() -> set[str]:
                 names.add((node.module or "").partition(".")[0])
     third_party = names - set(sys.stdlib_module_names) - set(PACKAGES)
     owners = packages_distributions()
-    return {canonicalize_name(owners[name][0]) for name in third_party}
+    shared = {owner for name in third_party & NAMESPACES.keys() for owner in NAMESPACES[name]}
+    return shared | {canonicalize_name(owners[name][0]) for name in third_party - NAMESPACES.keys()}
 
 
 def test_each_import_is_a_declared_dependency() -> None:
@@ -80,7 +83,7 @@ def test_the_lock_file_satisfies_each_bound() -> None:
 def test_the_input_of_the_lock_file_has_the_same_dependencies() -> None:
     lines = (ROOT / "requirements/wheelmq.in").read_text().splitlines()
     runtime = [line for line in lines[: lines.index("# tools")] if not line.startswith("#")]
-    assert runtime == dependencies("spark", "ship")
+    assert runtime == dependencies("spark", "ship", "opentelemetry")
 
 
 def test_the_client_has_both_bounds_and_those_of_the_broker_are_within() -> None:

@@ -35,6 +35,7 @@ from wheelmq.broker.task_list import TickTask, every
 from wheelmq.config.bounds import FAST_PORT_BELOW
 from wheelmq.config.changes import Origin
 from wheelmq.config.errors import ConfigError
+from wheelmq.formats.units import Millis
 from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.limits import Limits, SocketOptions
 from wheelmq.net.replica_port import ReplicaPort
@@ -50,6 +51,7 @@ from wheelmq.system.workers import ThreadWorker, Workers
 
 if TYPE_CHECKING:
     from wheelmq.broker.exporter import Exporter
+    from wheelmq.broker.metrics.otlp import OtlpExporter
 
 CROWD = 20_000
 """Number of held requests above which the broker postpones full garbage collections."""
@@ -120,6 +122,7 @@ class BrokerApp:
         """The work between the stop of this broker and its next start in another role; None if it ends for good."""
         self._replica_port: ReplicaPort | None = None
         self.exporter: Exporter | None = None
+        self.otlp: OtlpExporter | None = None
         self.stopped = asyncio.Event()
         """Set once the broker has failed and must stop, for example because its disk failed."""
 
@@ -169,7 +172,7 @@ class BrokerApp:
         if self.settings.connections.fast_port:
             await self._listen_fast()
         await self._listen_for_replicas(broker)
-        self._export_metrics(FamilyReader(parts.metric_sources, loop))
+        self._export_metrics(FamilyReader(parts.metric_sources, loop), parts.boot_ms)
         broker.tasks.add(TickTask("registration", lambda at: registration.poll()))
         if self._owns_process:
             self._add_memory_tasks(broker, workers)
@@ -287,13 +290,22 @@ class BrokerApp:
         if problem is not None:
             raise ConfigError(problem)
 
-    def _export_metrics(self, reader: FamilyReader) -> None:
+    def _export_metrics(self, reader: FamilyReader, boot_ms: Millis) -> None:
         """Start the exporter of the settings. Raises ConfigError, OSError. Only an exporter loads its library."""
         settings = self.settings.metrics
         if settings.exporter is MetricsExporter.PROM:
             from wheelmq.broker.exporter import Exporter
 
             self.exporter = Exporter(reader, self._clock, settings.prom_host, settings.prom_port, self._metrics_token())
+        elif settings.exporter is MetricsExporter.OTLP_GRPC:
+            try:
+                from wheelmq.broker.metrics.otlp import OtlpExporter
+            except ModuleNotFoundError as error:
+                raise ConfigError(
+                    f"metrics_exporter_type is OTLP_GRPC, and the package of {error.name} is not installed: `pip "
+                    'install "wheelmq[opentelemetry]"`'
+                ) from None
+            self.otlp = OtlpExporter(reader.read, settings, self._clock, boot_ms)
 
     def _metrics_token(self) -> str | None:
         """Return the token of the metrics, or None without one. Raises ConfigError, OSError."""
@@ -345,6 +357,8 @@ class BrokerApp:
             await self._controller.stop()  # it then elects another master
         if self.exporter is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.exporter.close)
+        if self.otlp is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.otlp.close)
         if self._watch is not None:
             await self._watch.stop()
         if self.following is not None:

@@ -35,6 +35,8 @@ class MetricsExporter(StrEnum):
     DISABLE = "DISABLE"
     PROM = "PROM"
     """Prometheus fetches them over HTTP."""
+    OTLP_GRPC = "OTLP_GRPC"
+    """The broker sends them to a collector of OpenTelemetry."""
 
 
 class NodeSettings(SettingsTable, kw_only=True):
@@ -338,6 +340,46 @@ class MetricsSettings(SettingsTable, kw_only=True):
     prom_token_file: Annotated[str, Setting("metrics_prom_exporter_token_file")] = ""
     """A file with a token that a fetch must have as `Authorization: Bearer TOKEN`. Empty means that a fetch needs none.
     """
+    otlp_target: Annotated[str, Setting("metrics_otlp_target", "metricsGrpcExporterTarget")] = ""
+    """The address of a collector, such as http://127.0.0.1:4317. Without `http://` in front, the broker uses TLS."""
+    otlp_header: Annotated[
+        str, Setting("metrics_otlp_header", "metricsGrpcExporterHeader", narrower="NAME:VALUE,NAME:VALUE")
+    ] = ""
+    """Headers of each request to the collector. Secret."""
+    otlp_timeout_ms: Annotated[Positive, Setting("metrics_otlp_timeout_ms", "metricGrpcExporterTimeOutInMills")] = 3000
+    """Milliseconds in which the collector must accept the metrics, with all attempts."""
+    otlp_interval_ms: Annotated[Positive, Setting("metrics_otlp_interval_ms", "metricGrpcExporterIntervalInMills")] = (
+        60_000
+    )
+
+    def __repr__(self) -> str:
+        return f"MetricsSettings(exporter={self.exporter})"
+
+    def check(self) -> None:
+        """Check the settings of the collector. No text contains a header."""
+        if self.exporter is MetricsExporter.OTLP_GRPC and not self.otlp_target.strip():
+            raise ValueError(
+                "metrics_otlp_target is empty, and metrics_exporter_type is OTLP_GRPC: set it to the address "
+                "of a collector, such as http://127.0.0.1:4317"
+            )
+        _ = self.otlp_headers
+
+    @property
+    def otlp_url(self) -> str:
+        """The address of the collector as a URL. As in Apache's broker, one without a scheme gets https."""
+        target = self.otlp_target.strip()
+        return target if "://" in target else f"https://{target}"
+
+    @property
+    def otlp_headers(self) -> dict[str, str]:
+        """The headers by name, in lower case as gRPC needs them. Raises ValueError."""
+        found = {}
+        for pair in filter(None, self.otlp_header.split(",")):
+            name, colon, value = pair.partition(":")
+            if not colon or not name.strip() or not value.strip():
+                raise ValueError("metrics_otlp_header: write NAME:VALUE, with a comma between two of them")
+            found[name.strip().lower()] = value.strip()
+        return found
 
 
 class BrokerSettings(SettingsTables, kw_only=True):

@@ -14,7 +14,7 @@ _POP: Final = "belongs to POP, which WheelMQ does not support"
 _FILTERS: Final = "there are no bit maps: a pull evaluates the expression"
 _COLD: Final = "belongs to cold data, which WheelMQ does not support"
 _STATS: Final = "belongs to statistics that are not kept"
-_OTHER_METRICS: Final = "Prometheus is the only exporter of metrics"
+_OTHER_METRICS: Final = "all exporters send cumulative values with Apache's labels, and none writes a log"
 _TICK: Final = "one loop does this work, in slices of a tick"
 _RECOVERY: Final = "a start recovers from the broker's snapshot and a walk over the rest of the log"
 _NETTY: Final = "WheelMQ does not use Netty"
@@ -207,10 +207,10 @@ BROKER_KEYS: Final = (
     no_effect("useStaticSubscription", BOOLEAN, "false", "subscriptions come from heartbeats"),
     honoured("metricsExporterType", TEXT, "DISABLE"),
     no_effect("metricsOtelCardinalityLimit", INT, "50000", _OTHER_METRICS),
-    no_effect("metricsGrpcExporterTarget", TEXT, "", _OTHER_METRICS),
-    no_effect("metricsGrpcExporterHeader", TEXT, "", _OTHER_METRICS),
-    no_effect("metricGrpcExporterTimeOutInMills", LONG, "3000", _OTHER_METRICS, "ms"),
-    no_effect("metricGrpcExporterIntervalInMills", LONG, "60000", _OTHER_METRICS, "ms"),
+    honoured("metricsGrpcExporterTarget", TEXT, ""),
+    honoured("metricsGrpcExporterHeader", TEXT, ""),
+    honoured("metricGrpcExporterTimeOutInMills", LONG, "3000", "ms"),
+    honoured("metricGrpcExporterIntervalInMills", LONG, "60000", "ms"),
     no_effect("metricLoggingExporterIntervalInMills", LONG, "10000", _OTHER_METRICS, "ms"),
     honoured("metricsPromExporterPort", INT, "5557"),
     honoured("metricsPromExporterHost", TEXT, ""),

@@ -270,7 +270,7 @@ def test_metrics_show_a_missing_pipeline_and_overdue_messages(tmp_path: Path) ->
         assert samples_by(harness)["wheelmq_fallback_active", ""] == 0 and not pipeline_problem(harness.broker.parts)
 
 
-@pytest.mark.parametrize("library", ["prometheus_client"])
+@pytest.mark.parametrize("library", ["prometheus_client", "opentelemetry"])
 def test_a_broker_without_an_exporter_does_not_load_its_library(library: str) -> None:
     code = f"import sys, wheelmq.broker.app; sys.exit({library!r} in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
