@@ -83,7 +83,7 @@ class Broker:
             while at < end and connection.is_open and not connection.must_wait:
                 fast = self.parts.fast_send if connection.sends else None
                 if fast is not None:
-                    at = fast.serve(connection, np.frombuffer(buffer, np.uint8), at, end)
+                    at = fast.serve(connection, np.frombuffer(buffer.toreadonly(), np.uint8), at, end)
                 stop = frame.frame_end(buffer, at, end)
                 if stop is None:
                     break

@@ -38,6 +38,7 @@ from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.java import java_long, tag_code
 from wheelmq.formats.kernels import jit, topics
 from wheelmq.formats.kernels import scan as col
+from wheelmq.formats.kernels.arrays import read_only
 from wheelmq.formats.names import BLOCK_TOPIC
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.spans import NEAR_BYTES, joined
@@ -278,7 +279,7 @@ class LogScan:
         names = self.names
         while True:
             outcome = col.scan_log(
-                file.array[:stop],
+                read_only(file.array[:stop]),
                 base,
                 self._check_bodies,
                 self._whole_before_ms,
