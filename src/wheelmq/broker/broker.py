@@ -17,7 +17,6 @@ import numpy as np
 from wheelmq.broker.admission.store_health import RETRY_MS
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.dispatch import Dispatch
-from wheelmq.broker.fast.warm import warm
 from wheelmq.broker.handlers import bind_handlers
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.parts import Inner, Parts
@@ -229,11 +228,10 @@ def open_broker(
     inner: Inner | None = None,
     shell_figures: Callable[[], dict[str, int]] = dict,
 ) -> Broker:
-    """Compile or load the kernels, recover the store, and return the broker.
+    """Recover the store, and return the broker.
 
     Raises StoreLocked, OSError, ConfigError.
     """
-    warm(log.warning)
     parts = Parts(
         settings,
         disk=disk,

@@ -10,6 +10,7 @@ from wheelmq.broker.fast import send
 from wheelmq.delay.fast import congestion, keys, parked, release, turn
 from wheelmq.formats.disk.turn_row import TURN_ROW
 from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels.cache import ALL_LISTS, compiling, loading
 from wheelmq.formats.kernels.warm import Samples, call_kernels
 from wheelmq.system import pages
 
@@ -17,8 +18,14 @@ from wheelmq.system import pages
 def warm(say: Callable[[str], None]) -> None:
     """Compile or load all kernels. `say` gets a message if they must be compiled."""
     if jit.available():
-        with jit.compiling(say, "broker", "formats"):
+        with compiling(say, *ALL_LISTS):
             _call_all(Samples())
+
+
+def load() -> None:
+    """Load all kernels from the cache, and compile none. Raises CacheUnusable."""
+    with loading(*ALL_LISTS):
+        _call_all(Samples())
 
 
 def _call_all(a: Samples) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.formats.kernels import bits, gather, index, jit, journal, refs, scan, timer, timer_detail, topics, units
+from wheelmq.formats.kernels.cache import compiling
 
 
 class Samples:
@@ -37,7 +38,7 @@ class Samples:
 def warm(say: Callable[[str], None]) -> None:
     """Compile or load the kernels of this package. `say` gets a message if they must be compiled."""
     if jit.available():
-        with jit.compiling(say, "formats"):
+        with compiling(say, "formats"):
             call_kernels(Samples())
 
 
