@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from wheelmq.broker.kernel_use import KernelState
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.metrics.builder import STORAGE, FamilyBuilder, FamilySteps, histogram_sample, node_labels
 from wheelmq.broker.metrics.connections import connection_families
@@ -167,7 +168,15 @@ class Families:
         yield self._build.total(
             "wheelmq_timers_not_noted", "Parked without room to be noted", timer.pending.notes.passed_over
         )
+        yield self._kernels()
         yield from self._pipeline()
+
+    def _kernels(self) -> MetricFamily:
+        """Return a sample for each state of the kernels: 1 for the present one."""
+        present = self._sources.kernel_use.state
+        return self._build.gauges(
+            "wheelmq_kernels", "1 for their state", "state", {one: int(one is present) for one in KernelState}
+        )
 
     def _pipeline(self) -> Iterator[MetricFamily]:
         sources, timer = self._sources, self._sources.engine.timer
