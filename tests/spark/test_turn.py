@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from wheelmq.delay.timer import staging
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL
 from wheelmq.formats.disk.turn_row import KINDS, STAGED_ROW, TURN_ROW
-from wheelmq.pipeline.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
-from wheelmq.pipeline.turn import decide, uploaded
-from wheelmq.pipeline.upload import to_rows
+from wheelmq.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
+from wheelmq.spark.turn import decide, uploaded
+from wheelmq.spark.upload import to_rows
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline.md"
 WRITE_MS = 1_800_000_000_000

@@ -12,9 +12,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from wheelmq.pipeline.session import scratch_checkpoint, start_turns
-from wheelmq.pipeline.source import AUTO, TLS, TOKEN, VIEW, WIRE
-from wheelmq.pipeline.turn import Turn, uploaded
+from wheelmq.spark.queries import scratch_checkpoint, start_turns
+from wheelmq.spark.source import AUTO, TLS, TOKEN, VIEW, WIRE
+from wheelmq.spark.turn import Turn, uploaded
 from wheelmq.system.tls_client import TlsOptions
 
 

@@ -19,8 +19,8 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.sync_connection import SyncConnection
-from wheelmq.pipeline.session import map_in_arrow
-from wheelmq.pipeline.upload import SUMMARY, uploader
+from wheelmq.spark.queries import map_in_arrow
+from wheelmq.spark.upload import SUMMARY, uploader
 from wheelmq.system.failpoint import reach
 from wheelmq.system.tls_client import TlsOptions, client_tls
 
