@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,8 +38,9 @@ def running(spark: SparkSession, servers: Live, **options: Any) -> Iterator[Futu
     ran.result()
 
 
-def wait_until(condition: Any, ran: Future[None]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
+def wait_until(condition: Callable[[], bool], ran: Future[None], deadline_s: float = DEADLINE_S) -> None:
+    """Wait for a condition while the pipeline runs."""
+    deadline = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < deadline and not ran.done(), condition
         time.sleep(POLL_S)

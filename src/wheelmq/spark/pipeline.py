@@ -24,6 +24,8 @@ from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.spark.broker_turns import POLL_S, BrokerTurns, Say
 from wheelmq.spark.serving import Serving
 from wheelmq.spark.source import timer_source
+from wheelmq.spark.staged_turn import StageTrial
+from wheelmq.spark.stages import Stage
 from wheelmq.spark.turn_query import TurnQueries
 from wheelmq.system.tls_client import TlsOptions, client_tls
 
@@ -48,13 +50,15 @@ def run(
     access_key: AccessKey | None = None,
     tls: TlsOptions | None = None,
     over_the_wire: bool = False,
+    stage: Stage | None = None,
     on_event: Say = log_event,
     on_first_turn: Callable[[], None] | None = None,
 ) -> None:
     """Run turns for brokers until `stop` is set, then stop the queries. The session stays open.
 
     The brokers are those of `brokers`, and all that the name servers of `namesrv` list, each as HOST:PORT. Without
-    `stop`, it runs until an exception such as KeyboardInterrupt. `on_event` gets the name and the fields of each event,
+    `stop`, it runs until an exception such as KeyboardInterrupt. `stage` may deliver timers later (`spark/stages.py`).
+    `on_event` gets the name and the fields of each event,
     such as a new lease. `on_first_turn` is called after the first committed turn.
 
     Raises ValueError without an address, or for a session of Spark Connect. Raises the error that ended a broker's
@@ -68,6 +72,7 @@ def run(
         name=name or f"{socket.gethostname()}-{os.getpid()}",
         holder_id=holder_id or secrets.token_hex(16),
         over_the_wire=over_the_wire,
+        stage=stage,
         tls=tls,
         sign=sign,
     )
@@ -107,6 +112,7 @@ class _Application:
         name: str,
         holder_id: str,
         over_the_wire: bool,
+        stage: Stage | None,
         tls: TlsOptions | None,
         sign: Callable[[Command], None] | None,
     ) -> None:
@@ -115,13 +121,17 @@ class _Application:
         self._name = name
         self._holder_id = holder_id
         self._over_the_wire = over_the_wire
+        self._stage = stage
         self._tls = tls
         self._sign = sign
 
     def begin(self, broker: str) -> BrokerTurns:
         source = timer_source(next(_numbers))
         self._session.dataSource.register(source)
-        queries = TurnQueries(self._session, broker, source.name(), over_the_wire=self._over_the_wire, tls=self._tls)
+        trial = None if self._stage is None else StageTrial(self._stage, broker, self._say)
+        queries = TurnQueries(
+            self._session, broker, source.name(), over_the_wire=self._over_the_wire, tls=self._tls, trial=trial
+        )
         turns = BrokerTurns(
             broker,
             SyncConnection(broker, tls=client_tls(self._tls), sign=self._sign),

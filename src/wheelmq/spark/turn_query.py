@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from wheelmq.spark.queries import scratch_checkpoint, start_turns
 from wheelmq.spark.source import AUTO, TLS, TOKEN, VIEW, WIRE
-from wheelmq.spark.turn import Turn, uploaded
+from wheelmq.spark.staged_turn import StagedTurn, StageTrial
+from wheelmq.spark.turn import Turn, decided, uploaded
 from wheelmq.system.tls_client import TlsOptions
 
 
@@ -50,12 +51,15 @@ class TurnQueries:
         *,
         over_the_wire: bool = False,
         tls: TlsOptions | None = None,
+        trial: StageTrial | None = None,
     ) -> None:
+        """`trial` has the stage between decision and upload, or is None for turns without one."""
         self._session = session
         self._broker = broker
         self._source = source
         self._over_the_wire = over_the_wire
         self._tls = tls
+        self._trial = trial
 
     def start(self, lease: bytes, turned: Callable[[str], None]) -> TurnQuery:
         """Start a query under a lease, given as the broker's answer. It calls `turned` after each committed turn."""
@@ -72,13 +76,18 @@ class TurnQueries:
         if self._tls is not None:
             reader = reader.option(TLS, self._tls.to_json())
         checkpoint = scratch_checkpoint()
-        query = start_turns(
-            uploaded(reader.load(), self._broker, terms, self._tls),
-            Turn(self._broker, epoch, token, turned, self._tls),
-            checkpoint,
-            name=f"timers of {terms['broker']}, epoch {epoch}",
+        name = f"timers of {terms['broker']}, epoch {epoch}"
+        turn = Turn(self._broker, epoch, token, turned, self._tls)
+        turn_rows = decided(reader.load(), terms)
+        if self._trial is None:
+            return TurnQuery(start_turns(self._uploaded(turn_rows, terms), turn, checkpoint, name=name), checkpoint)
+        staged = StagedTurn(
+            turn, self._trial, lambda rows: self._uploaded(rows, terms), precision_ms=int(terms["precision_ms"])
         )
-        return TurnQuery(query, checkpoint)
+        return TurnQuery(start_turns(turn_rows, staged, checkpoint, name=name), checkpoint)
+
+    def _uploaded(self, turn_rows: DataFrame, terms: dict[str, Any]) -> DataFrame:
+        return uploaded(turn_rows, self._broker, terms, self._tls)
 
 
 def _first_line(error: StreamingQueryException | None) -> str:
