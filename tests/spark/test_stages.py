@@ -7,7 +7,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -30,7 +31,7 @@ from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.sync_connection import SyncConnection
-from wheelmq.spark import broker_turns, staged_turn
+from wheelmq.spark import broker_turns, staged_turn, turn_query
 from wheelmq.spark.columns import ARROW_SCHEMA, to_batch
 from wheelmq.spark.staged_turn import StagedTurn, StageTrial
 from wheelmq.spark.stages import InOrder, Jitter, QuietHours, RateLimit, Stage, of_topic
@@ -230,17 +231,24 @@ def test_no_hostile_stage_loses_repeats_or_hurries_a_timer(
 
 
 class Hanging:
-    """Changes nothing in its first turn with timers. From then on its tasks hang."""
+    """Changes nothing in its first turn with timers. From then on its tasks hang, or the function itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_driver: bool) -> None:
         self.calls = 0
+        self.in_driver = in_driver
+        self.ends = threading.Event()
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         if rows.isEmpty():
             return rows
         self.calls += 1
+        if self.calls == 1:
+            return rows
+        if self.in_driver:
+            self.ends.wait()
+            return rows
         hang = F.udf(sleep_long, "bigint")
-        return rows if self.calls == 1 else rows.withColumn("shift_ms", hang("shift_ms"))
+        return rows.withColumn("shift_ms", hang("shift_ms"))
 
 
 def sleep_long(shift_ms: int) -> int:
@@ -248,13 +256,35 @@ def sleep_long(shift_ms: int) -> int:
     return shift_ms
 
 
+@contextmanager
+def ending(hanging: Hanging) -> Iterator[None]:
+    """End the function that hangs, so that its thread ends with the test."""
+    try:
+        yield
+    finally:
+        hanging.ends.set()
+
+
+@pytest.fixture
+def never_stops(spark: SparkSession) -> Iterator[None]:
+    """A session in which the stop of a query waits without a limit, as by default."""
+    name = "spark.sql.streaming.stopTimeout"
+    was = spark.conf.get(name)
+    spark.conf.set(name, "0")
+    yield
+    spark.conf.set(name, was)
+
+
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("in_driver", [False, True], ids=["its tasks", "the function"])
+@pytest.mark.usefixtures("never_stops")
 def test_a_stage_that_hangs_is_off_after_two_turns(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_driver: bool
 ) -> None:
     for limit in ("QUIET_S", "QUIET_NEW_S"):
         monkeypatch.setattr(broker_turns, limit, 5.0)
-    hanging, failed, count, is_off = Hanging(), list[dict[str, Any]](), 0, threading.Event()
+    monkeypatch.setattr(turn_query, "STOP_S", 2.0)
+    hanging, failed, count, is_off = Hanging(in_driver), list[dict[str, Any]](), 0, threading.Event()
 
     def on_event(event: str, **fields: Any) -> None:
         if event == "stage failed":
@@ -265,7 +295,7 @@ def test_a_stage_that_hangs_is_off_after_two_turns(
     with live(tmp_path) as servers, SyncProducer(servers.namesrv) as producer:
         servers.create_topic("T", queues=1)
         turns = servers.brokers["broker-a"].broker.parts.timer.turns
-        with running(spark, servers, stage=hanging, on_event=on_event) as ran:
+        with running(spark, servers, stage=hanging, on_event=on_event) as ran, ending(hanging):
 
             def sends_until(condition: Callable[[], bool]) -> Callable[[], bool]:
                 def send() -> bool:

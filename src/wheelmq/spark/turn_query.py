@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -17,6 +19,9 @@ from wheelmq.spark.source import AUTO, TLS, TOKEN, VIEW, WIRE
 from wheelmq.spark.staged_turn import StagedTurn, StageTrial
 from wheelmq.spark.turn import Turn, decided, uploaded
 from wheelmq.system.tls_client import TlsOptions
+
+STOP_S: Final = 15.0
+"""Time limit for the stop of a query. By default Spark has none (`spark.sql.streaming.stopTimeout`)."""
 
 
 class TurnQuery:
@@ -34,7 +39,21 @@ class TurnQuery:
 
     def stop(self) -> None:
         """Stop the query. Raises Py4JError when it does not stop."""
-        self._query.stop()
+        errors: list[Exception] = []
+
+        def stop() -> None:
+            try:
+                self._query.stop()
+            except Exception as error:
+                errors.append(error)
+
+        stopping = threading.Thread(target=stop, name="stop of a query", daemon=True)
+        stopping.start()
+        stopping.join(STOP_S)
+        if stopping.is_alive():
+            raise Py4JError(f"the query did not end within {STOP_S:.0f} s")
+        if errors:
+            raise errors[0]
 
     def remove_checkpoint(self) -> None:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
