@@ -28,9 +28,9 @@ DELAY_MS = 12_000
 def running(spark: SparkSession, servers: Live, **options: Any) -> Iterator[Future[None]]:
     """Run the pipeline for the broker of `servers` in a thread, and stop it at the end."""
     stop = threading.Event()
-    key = servers.brokers["broker-a"].broker.parts.pipeline_key
+    options = {"access_key": servers.brokers["broker-a"].broker.parts.pipeline_key, **options}
     with ThreadPoolExecutor(1) as threads:
-        ran = threads.submit(run, spark, namesrv=[servers.namesrv], stop=stop, access_key=key, **options)
+        ran = threads.submit(run, spark, namesrv=[servers.namesrv], stop=stop, **options)
         try:
             yield ran
         finally:

@@ -57,9 +57,13 @@ def run(
     """Run turns for brokers until `stop` is set, then stop the queries. The session stays open.
 
     The brokers are those of `brokers`, and all that the name servers of `namesrv` list, each as HOST:PORT. Without
-    `stop`, it runs until an exception such as KeyboardInterrupt. `stage` may deliver timers later (`spark/stages.py`).
-    `on_event` gets the name and the fields of each event,
-    such as a new lease. `on_first_turn` is called after the first committed turn.
+    `stop`, it runs until an exception such as KeyboardInterrupt.
+
+    - `stage` may deliver timers later (`spark/stages.py`).
+    - `on_event` gets the name and the fields of each event, such as a new lease.
+    - `on_first_turn` is called after the first committed turn.
+    - `over_the_wire` lets tasks read from the brokers, even if they can read the store.
+    - `name` and `holder_id` name the holder of the leases. By default they are generated.
 
     Raises ValueError without an address, or for a session of Spark Connect. Raises the error that ended a broker's
     thread, for example when the JVM is gone.
