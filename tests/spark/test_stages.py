@@ -314,6 +314,27 @@ def test_a_stage_that_hangs_is_off_after_two_turns(
     assert [one["is_used"] for one in failed] == [True, False], failed
 
 
+def test_a_stop_in_the_midst_of_a_turn_is_no_failure_of_the_stage(spark: SparkSession, tmp_path: Path) -> None:
+    events, has_begun = list[str](), threading.Event()
+
+    def stage(rows: DataFrame) -> DataFrame:
+        if rows.isEmpty():
+            return rows
+        has_begun.set()
+        return rows.withColumn("shift_ms", F.udf(sleep_long, "bigint")("shift_ms"))
+
+    with live(tmp_path) as servers, SyncProducer(servers.namesrv) as producer:
+        servers.create_topic("T", queues=1)
+        with running(spark, servers, stage=stage, on_event=lambda event, **_: events.append(event)) as ran:
+
+            def sends_until_begun() -> bool:
+                producer.send("T", b"parked", delay_ms=20_000)
+                return has_begun.is_set()
+
+            wait_until(sends_until_begun, ran)
+    assert "turning" in events and "stage failed" not in events
+
+
 def test_a_rate_limit_shapes_deliveries(spark: SparkSession, tmp_path: Path) -> None:
     """60 timers of one second leave in 6 seconds. Those of another topic leave on time."""
     failed = list[dict[str, Any]]()
@@ -354,7 +375,13 @@ def test_an_empty_first_batch_is_no_failure_of_the_stage(spark: SparkSession, tm
         terms = msgspec.json.decode(opened.body)
         turn = Turn(broker, terms["epoch"], terms["token"], lambda text: None)
         trial = StageTrial(lambda rows: rows, broker, lambda event, **_: failed.append(event))
-        staged = StagedTurn(turn, trial, lambda rows: uploaded(rows, broker, terms), terms["precision_ms"])
+        staged = StagedTurn(
+            turn,
+            trial,
+            lambda rows: uploaded(rows, broker, terms),
+            precision_ms=terms["precision_ms"],
+            is_stopped=lambda: False,
+        )
         producer.send("T", b"parked", delay_ms=240_000)
         deadline = time.monotonic() + PLAN_DEADLINE_S
         while (plan := turn.plan()) is None:

@@ -88,15 +88,25 @@ class StageTrial:
 
 
 class StagedTurn:
-    """The function for foreachBatch with a stage. `upload` uploads rows, and returns their summaries."""
+    """The function for foreachBatch with a stage. `upload` uploads rows, and returns their summaries.
+
+    `is_stopped` returns whether the driver stops the query.
+    """
 
     def __init__(
-        self, turn: Turn, trial: StageTrial, upload: Callable[[DataFrame], DataFrame], precision_ms: int
+        self,
+        turn: Turn,
+        trial: StageTrial,
+        upload: Callable[[DataFrame], DataFrame],
+        *,
+        precision_ms: int,
+        is_stopped: Callable[[], bool],
     ) -> None:
         self._turn = turn
         self._trial = trial
         self._upload = upload
         self._precision_ms = precision_ms
+        self._is_stopped = is_stopped
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Make one turn over the turn rows of a micro-batch. Raises the error that ends the query."""
@@ -109,7 +119,11 @@ class StagedTurn:
             self._turn.commit(self._upload(rows), plan["turn"])
 
     def _is_made(self, rows: DataFrame, plan: dict[str, Any]) -> bool:
-        """Make the turn with the stage. Returns False when the stage failed. Raises the errors of lease and broker."""
+        """Make the turn with the stage. Returns False when the stage failed.
+
+        Raises the errors of lease and broker, and any error of a query that the driver stops. If it stops the query
+        because the stage hangs, the next turn counts the failure.
+        """
         try:
             is_shown = _is_armed_by(plan, self._precision_ms)
             staged = self._trial.apply(rows.where(is_shown)).unionByName(rows.where(~is_shown))
@@ -117,6 +131,8 @@ class StagedTurn:
         except Exception as error:
             if not self._is_under_way(plan):
                 self._trial.note_other_failure()
+                raise
+            if self._is_stopped():
                 raise
             self._trial.note_failure(error)
             return False

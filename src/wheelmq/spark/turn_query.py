@@ -25,9 +25,11 @@ STOP_S: Final = 15.0
 
 
 class TurnQuery:
-    def __init__(self, query: StreamingQuery, checkpoint: Path) -> None:
+    def __init__(self, query: StreamingQuery, checkpoint: Path, stopped: threading.Event) -> None:
+        """`stop` sets the event `stopped` first."""
         self._query = query
         self._checkpoint = checkpoint
+        self._stopped = stopped
 
     @property
     def is_active(self) -> bool:
@@ -39,6 +41,7 @@ class TurnQuery:
 
     def stop(self) -> None:
         """Stop the query. Raises Py4JError when it does not stop."""
+        self._stopped.set()
         errors: list[Exception] = []
 
         def stop() -> None:
@@ -97,13 +100,19 @@ class TurnQueries:
         checkpoint = scratch_checkpoint()
         name = f"timers of {terms['broker']}, epoch {epoch}"
         turn = Turn(self._broker, epoch, token, turned, self._tls)
-        turn_rows = decided(reader.load(), terms)
+        turn_rows, stopped = decided(reader.load(), terms), threading.Event()
         if self._trial is None:
-            return TurnQuery(start_turns(self._uploaded(turn_rows, terms), turn, checkpoint, name=name), checkpoint)
-        staged = StagedTurn(
-            turn, self._trial, lambda rows: self._uploaded(rows, terms), precision_ms=int(terms["precision_ms"])
-        )
-        return TurnQuery(start_turns(turn_rows, staged, checkpoint, name=name), checkpoint)
+            query = start_turns(self._uploaded(turn_rows, terms), turn, checkpoint, name=name)
+        else:
+            staged = StagedTurn(
+                turn,
+                self._trial,
+                lambda rows: self._uploaded(rows, terms),
+                precision_ms=int(terms["precision_ms"]),
+                is_stopped=stopped.is_set,
+            )
+            query = start_turns(turn_rows, staged, checkpoint, name=name)
+        return TurnQuery(query, checkpoint, stopped)
 
     def _uploaded(self, turn_rows: DataFrame, terms: dict[str, Any]) -> DataFrame:
         return uploaded(turn_rows, self._broker, terms, self._tls)
