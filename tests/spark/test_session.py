@@ -13,17 +13,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from wheelmq.pipeline import scratch, training
 from wheelmq.pipeline import session as pipeline
+from wheelmq.pipeline import training
 from wheelmq.pipeline.gateway import startup_cache
 from wheelmq.pipeline.java import find_java
-from wheelmq.pipeline.session import (
-    CACHE_VARIABLE,
-    map_in_arrow,
-    open_session,
-    scratch_checkpoint,
-    start_turns,
-)
+from wheelmq.pipeline.session import CACHE_VARIABLE, open_session
+from wheelmq.spark import scratch
+from wheelmq.spark.queries import POOL, map_in_arrow, scratch_checkpoint, start_turns
 
 TURNS_DEADLINE_S = 150.0
 
@@ -62,7 +58,7 @@ def test_a_query_runs_turns_in_its_pool(spark: SparkSession) -> None:
     assert query.name == "turns"
     pools = spark.sparkContext._jsc.sc().getAllPools()
     assert "turns" in {pools.apply(place).name() for place in range(pools.size())}
-    assert spark.sparkContext.getLocalProperty(pipeline.POOL) is None, "only the query is in the pool"
+    assert spark.sparkContext.getLocalProperty(POOL) is None, "only the query is in the pool"
     assert len(files) <= 2, "progress is not written turn by turn"
 
 
@@ -110,7 +106,7 @@ def test_scratch_uses_the_temp_folder_without_shared_memory(
 
 def test_the_scratch_of_a_killed_process_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from wheelmq.pipeline import scratch\n"
+        "import sys; from pathlib import Path; from wheelmq.spark import scratch\n"
         "scratch.SHARED_MEMORY = Path(sys.argv[1])\n"
         "print(scratch.folder('checkpoint', scratch.memory()), flush=True); sys.stdin.read()"
     )

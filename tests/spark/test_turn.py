@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from wheelmq.delay.timer import staging
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL
 from wheelmq.formats.disk.turn_row import KINDS, STAGED_ROW, TURN_ROW
-from wheelmq.pipeline.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
-from wheelmq.pipeline.turn import decide, uploaded
-from wheelmq.pipeline.upload import to_rows
+from wheelmq.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
+from wheelmq.spark.turn import decide, decided, uploaded
+from wheelmq.spark.upload import to_rows
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline.md"
 WRITE_MS = 1_800_000_000_000
@@ -69,7 +69,7 @@ def test_the_plan_of_a_turn_is_the_documented_one(spark: SparkSession) -> None:
     """No row is shuffled: the plan has two projections of generated code, then the upload."""
     terms = {"precision_ms": 1000, "roll_window_slots": 172_800, "epoch": 1, "token": "a token"}
     rows = spark.createDataFrame(spark.sparkContext.emptyRDD(), SPARK_SCHEMA)
-    turn = uploaded(rows, "127.0.0.1:1", terms)
+    turn = uploaded(decided(rows, terms), "127.0.0.1:1", terms)
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         turn.explain(mode="formatted")

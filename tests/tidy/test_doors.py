@@ -22,7 +22,7 @@ CHANCE_CALLS = {"os.urandom", "np.random", "numpy.random"}
 DOORS = ("system/", "testing/")
 """The components, and their replacements in tests."""
 
-PROCESSES = ("pipeline/", "cli/")
+PROCESSES = ("pipeline/", "spark/", "cli/")
 """Separate processes, which wait for other processes, write logs and scratch folders, and print to terminals."""
 
 JUSTIFIED: dict[str, set[str]] = {

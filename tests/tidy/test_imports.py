@@ -22,7 +22,8 @@ BELOW: dict[str, set[str]] = {
     "client": {"formats", "system", "net"},
     "nameserver": {"formats", "system", "config", "store", "auth"},
     "broker": {"formats", "system", "config", "filter", "observe", "store", "auth", "delay"},
-    "pipeline": {"formats", "system", "net", "delay"},
+    "spark": {"formats", "system", "net", "delay"},
+    "pipeline": {"formats", "system", "net", "spark"},
     "dashboard": {"formats", "system", "observe", "net"},
     "testing": {
         "formats",
@@ -50,6 +51,7 @@ BELOW: dict[str, set[str]] = {
         "client",
         "nameserver",
         "broker",
+        "spark",
         "pipeline",
         "dashboard",
     },
@@ -128,7 +130,7 @@ def test_no_module_imports_private_names_of_another(module: Module) -> None:
 
 @each_module
 def test_only_the_pipeline_needs_spark(module: Module) -> None:
-    if module.part in ("pipeline", "cli", "pyspark_rocketmq"):
+    if module.part in ("spark", "pipeline", "cli", "pyspark_rocketmq"):
         return
     heavy = set()
     for node in ast.walk(module.tree):

@@ -58,7 +58,7 @@ def rows_of_a_turn(draw: st.DrawFn) -> npt.NDArray[Any]:
         delay_ms = randomness.choice((0, 5000, 5001, (1 << 32) - 1))
         rows[i] = (
             fire_ms, offset, slot_ms, randomness.randrange(1 << 50), size, topic_hash, randomness.randrange(8), 0,
-            delay_ms,
+            delay_ms, randomness.choice((0, 0, 1500)),
         )  # fmt: skip
     rows["order"][np.arange(count)] = np.argsort(rows["origin"])
     if count and draw(st.booleans()):

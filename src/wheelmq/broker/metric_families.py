@@ -162,6 +162,7 @@ class Families:
         )
         armed_by = {**dict.fromkeys(ARMED_BY, 0), **timer.pending.armed_by}
         yield self._build.counter("wheelmq_timers_armed", "References armed", "by", armed_by)
+        yield self._build.total("wheelmq_timers_shifted", "Armed later by a stage of the pipeline", timer.shifts.count)
         outcomes = {**dict.fromkeys(OUTCOMES, 0), **sources.releaser.counts}
         yield self._build.counter("wheelmq_timers_settled", "What became of them", "how", outcomes)
         yield self._build.total("wheelmq_timers_refused", "Sends for a slot that is too full", timer.congestion.refused)

@@ -19,6 +19,7 @@ from wheelmq.cli.tls_options import tls_options
 
 if TYPE_CHECKING:
     from wheelmq.formats.wire.signature import AccessKey
+    from wheelmq.pipeline.session_options import SessionOptions
     from wheelmq.system.tls_client import TlsOptions
 
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 @click.option("--master", help="Any Spark master. The default is local with enough tasks for the brokers.")
 @click.option("--name", help="The name that holds the leases. By default it is generated.")
 @click.option("--over-the-wire", is_flag=True, help="Let tasks read from the brokers, even if they can read the store.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark. May be given several times.")
+@click.option("--driver-memory", metavar="SIZE", help="Heap of the driver's JVM. The default is 512m.")
+@click.option("--ui", is_flag=True, help="Serve Spark's UI on port 4040, or on the next free one.")
 @home_option
 @click.option(
     "--log-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder of logs. The default is HOME/logs."
@@ -49,6 +53,9 @@ def command(
     master: str | None,
     name: str | None,
     over_the_wire: bool,
+    conf: tuple[str, ...],
+    driver_memory: str | None,
+    ui: bool,
     home: Path,
     log_dir: Path | None,
     credentials: Path | None,
@@ -64,7 +71,10 @@ def command(
     """
     check_spark("the pipeline")
     chosen = tls_json if tls is None else tls.to_json()
-    what = _Work(brokers, _servers(namesrv), master, name, over_the_wire, log_dir or home / "logs", chosen)
+    session_options = _session_options(conf, driver_memory, ui)
+    what = _Work(
+        brokers, _servers(namesrv), master, name, over_the_wire, session_options, log_dir or home / "logs", chosen
+    )
     if driver:
         if ends_with_stdin:
             end_with_stdin()
@@ -89,9 +99,19 @@ class _Work:
     master: str | None
     name: str | None
     over_the_wire: bool
+    session_options: SessionOptions
     log_dir: Path
     tls: str | None
     """The options for TLS as JSON."""
+
+
+def _session_options(conf: tuple[str, ...], driver_memory: str | None, ui: bool) -> SessionOptions:
+    from wheelmq.pipeline.session_options import HEAP, SessionOptions
+
+    try:
+        return SessionOptions(conf, driver_memory or HEAP, ui)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _servers(namesrv: str | None) -> tuple[str, ...]:
@@ -131,6 +151,7 @@ def _drive(what: _Work) -> int:
     arguments += ["--name", what.name] if what.name is not None else []
     arguments += ["--master", what.master] if what.master is not None else []
     arguments += ["--over-the-wire"] if what.over_the_wire else []
+    arguments += what.session_options.words()
     arguments += ["--tls", what.tls] if what.tls is not None else []
     return app.main([*arguments, "--log-dir", str(what.log_dir)])
 
@@ -164,6 +185,7 @@ async def _supervise(stop: asyncio.Event, what: _Work, access_key: AccessKey | N
         master=what.master,
         name=what.name,
         over_the_wire=what.over_the_wire,
+        session_options=what.session_options,
         tls=None if what.tls is None else TlsOptions.from_json(what.tls),
         access_key=access_key,
     )

@@ -73,7 +73,8 @@ class PendingTable:
 
     # Arm -----------------------------------------------------------------------------------------------------------
 
-    def arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
+    def arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> Refs:
+        """Arm the pending messages of `refs`, which are sorted by fire time. Returns those that were not armed."""
         settled = self.done.get(refs[:, ref.ORIGIN])
         if settled.any():
             refs = refs[~settled]
@@ -81,6 +82,7 @@ class PendingTable:
         fresh = self.armed.arm(refs)
         self.armed_by[by] += len(fresh)
         self.armed_by[f"{by}_long"] += int(np.count_nonzero(fresh[:, ref.FLAGS] & ref.FLAG_LONG))
+        return fresh
 
     def arm_near(self, now_ms: Millis) -> None:
         """Arm messages that are due within a second and not indexed yet. This is the near lane."""

@@ -1,1 +1,1 @@
-"""The delay pipeline: a Spark Structured Streaming application that indexes and stages parked messages."""
+"""The launcher of the pipeline: Java, a Spark session for many small turns, the driver and its supervisor."""

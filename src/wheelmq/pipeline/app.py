@@ -1,7 +1,8 @@
-"""The pipeline: a Structured Streaming application with one query for each broker.
+"""The pipeline in a Spark session of its own, for machines without a cluster.
 
     python -m wheelmq.pipeline.app --broker HOST:PORT [--broker ...] [--namesrv HOST:PORT ...] [--master MASTER]
                                    [--name NAME] [--over-the-wire] [--tls JSON] [--log-dir DIR]
+                                   [--conf NAME=VALUE ...] [--driver-memory SIZE] [--ui]
 
 It prints its events as JSON lines on standard output. A query that ends is started again under a new lease. When the
 JVM is gone, the process ends, and its supervisor (pipeline.supervisor) starts it again, without any state.
@@ -10,15 +11,12 @@ JVM is gone, the process ends, and its supervisor (pipeline.supervisor) starts i
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import logging
 import os
-import secrets
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -26,17 +24,14 @@ from typing import Final
 import psutil
 from py4j.protocol import Py4JError
 
-from wheelmq.net.sync_connection import SyncConnection
-from wheelmq.pipeline.broker_turns import POLL_S, BrokerTurns
 from wheelmq.pipeline.daemon import PRELOAD_VARIABLE
-from wheelmq.pipeline.ranges import TASKS_MAX
-from wheelmq.pipeline.serving import Serving
 from wheelmq.pipeline.session import close_session, open_session, stand_back
-from wheelmq.pipeline.source import timer_source
+from wheelmq.pipeline.session_options import HEAP, SessionOptions
 from wheelmq.pipeline.supervisor import HOLDER_VARIABLE
-from wheelmq.pipeline.turn_query import TurnQueries
+from wheelmq.spark.pipeline import run
+from wheelmq.spark.ranges import TASKS_MAX
 from wheelmq.system.credentials import take_access_key
-from wheelmq.system.tls_client import TlsOptions, client_tls
+from wheelmq.system.tls_client import TlsOptions
 
 PRELOAD: Final = "wheelmq.pipeline.preload"
 BROKERS_EXPECTED: Final = 4
@@ -81,42 +76,34 @@ def _jvm_pid() -> int | None:
     return next((child.pid for child in psutil.Process().children() if child.name() == "java"), None)
 
 
-def run(options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
-    """Run turns until `stopping` returns True. Raises the error that ended the JVM."""
+def run_in_own_session(options: argparse.Namespace, session_options: SessionOptions, stop: threading.Event) -> None:
+    """Open a session, and run turns in it until `stop` is set. Raises the error that ended the JVM."""
     os.environ[PRELOAD_VARIABLE] = PRELOAD
-    holder_id = os.environ.pop(HOLDER_VARIABLE, None) or secrets.token_hex(16)  # workers must not inherit it
+    holder_id = os.environ.pop(HOLDER_VARIABLE, None)  # workers must not inherit it
     access_key = take_access_key(os.environ)  # nor this: tasks get only the token of the lease
-    sign = None if access_key is None else access_key.sign
     master = options.master or default_master(len(options.broker), may_grow=bool(options.namesrv))
-    session = open_session("wheelmq", master=master, log_dir=options.log_dir)
-    say("session", master=master, pid=os.getpid(), jvm=_jvm_pid())
-    numbers = itertools.count()
-    tls = None if options.tls is None else TlsOptions.from_json(options.tls)
-
-    def begin(broker: str) -> BrokerTurns:
-        source = timer_source(next(numbers))
-        session.dataSource.register(source)
-        turns = BrokerTurns(
-            broker,
-            SyncConnection(broker, tls=client_tls(tls), sign=sign),
-            TurnQueries(session, broker, source.name(), over_the_wire=options.over_the_wire, tls=tls).start,
-            say,
+    session = open_session(
+        "wheelmq",
+        master=master,
+        heap=session_options.driver_memory,
+        log_dir=options.log_dir,
+        conf=session_options.settings(),
+    )
+    say("session", master=master, pid=os.getpid(), jvm=_jvm_pid(), ui=session.sparkContext.uiWebUrl)
+    try:
+        run(
+            session,
+            brokers=options.broker,
+            namesrv=options.namesrv,
+            stop=stop,
             name=options.name,
             holder_id=holder_id,
+            access_key=access_key,
+            tls=None if options.tls is None else TlsOptions.from_json(options.tls),
+            over_the_wire=options.over_the_wire,
+            on_event=say,
+            on_first_turn=lambda: stand_back(session),
         )
-        turns.start()
-        return turns
-
-    serving = Serving(options.broker, options.namesrv, begin, say, client_tls(tls), sign)
-    starting = True
-    try:
-        while not stopping():
-            serving.step()
-            if starting and any(one.has_turned for one in serving.turns.values()):
-                starting = False
-                stand_back(session)
-            time.sleep(POLL_S)
-        serving.stop()
     finally:
         close_session(session)
 
@@ -134,7 +121,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--tls", metavar="JSON", help="the TlsOptions of connections to brokers and name servers")
     parser.add_argument("--log-dir", type=Path)
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
+    parser.add_argument("--driver-memory", default=HEAP, metavar="SIZE", help="heap of the driver's JVM")
+    parser.add_argument("--ui", action="store_true", help="serve Spark's UI")
     options = parser.parse_args(arguments)
+    try:
+        session_options = SessionOptions(tuple(options.conf), options.driver_memory, options.ui)
+    except ValueError as error:
+        parser.error(str(error))
     if not options.broker and not options.namesrv:
         parser.error("--broker or --namesrv is required")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -145,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        run(options, stop.is_set)
+        run_in_own_session(options, session_options, stop)
     except (Py4JError, ConnectionError) as error:
         say("failed", why=f"{type(error).__name__}: {error}"[:500])
         return 1

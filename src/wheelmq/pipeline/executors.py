@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from wheelmq.pipeline import scratch
 from wheelmq.pipeline.java import JavaRuntime
+from wheelmq.spark import scratch
 from wheelmq.system.credentials import SECRET_VARIABLES
 
 OURS: Final = "WHEELMQ_"

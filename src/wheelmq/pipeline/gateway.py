@@ -41,6 +41,7 @@ import pyspark
 
 from wheelmq.pipeline.executors import is_local_cluster, local_cluster_environment
 from wheelmq.pipeline.java import JavaRuntime
+from wheelmq.pipeline.session_options import HEAP
 
 START_DEADLINE_S = 120.0
 """Time limit for a start. A cold JVM on a busy machine needs some 5 s."""
@@ -102,7 +103,7 @@ class GatewaySettings:
 
     java: JavaRuntime
     log_dir: Path
-    heap: str = "512m"
+    heap: str = HEAP
     conf: Mapping[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from wheelmq.formats.kernels.warm import warm
-from wheelmq.pipeline import source, upload
+from wheelmq.spark import source, upload
 
 warm(lambda text: print(text, file=sys.stderr))
 

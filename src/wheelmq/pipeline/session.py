@@ -1,7 +1,7 @@
 """A Spark session for many small turns.
 
 A process has one session, because PySpark holds its gateway in a class. `open_session` starts the JVM (gateway.py).
-`close_session` ends it and every worker before it returns. All files are in scratch folders (scratch.py).
+`close_session` ends it and every worker before it returns. All files are in scratch folders (spark/scratch.py).
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
-import pyarrow as pa
 from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql import SparkSession
 
-from wheelmq.pipeline import processes, scratch
+from wheelmq.pipeline import processes
 from wheelmq.pipeline.executors import executor_settings, is_local_cluster
 from wheelmq.pipeline.gateway import (
     Gateway,
@@ -37,6 +35,8 @@ from wheelmq.pipeline.gateway import (
     startup_cache,
 )
 from wheelmq.pipeline.java import JavaRuntime, find_java
+from wheelmq.pipeline.session_options import HEAP
+from wheelmq.spark import scratch
 
 _log = logging.getLogger(__name__)
 
@@ -95,13 +95,6 @@ LOCAL_SETTINGS: Mapping[str, str] = {
 }
 """Settings of a session whose tasks run on this machine. It listens only on this machine."""
 
-POOL = "spark.scheduler.pool"
-PROGRESS_IN_MEMORY: Mapping[str, str] = {
-    "asyncProgressTrackingEnabled": "true",
-    "asyncProgressTrackingCheckpointIntervalMs": str(365 * 24 * 3600 * 1000),
-    "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
-}
-
 
 @dataclass
 class _Opened:
@@ -119,7 +112,7 @@ def open_session(
     app_name: str,
     *,
     master: str = "local[2,4]",
-    heap: str = "512m",
+    heap: str = HEAP,
     log_dir: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
@@ -152,45 +145,6 @@ def stand_back(session: SparkSession) -> None:
     processes.stand_back(processes.family(_opened.gateway.process.pid), NICENESS)
 
 
-def scratch_checkpoint() -> Path:
-    """Create an empty folder for a query's checkpoint, in memory if there is room. It ends with this process.
-
-    A caller that starts queries repeatedly removes the folder of each query that ended.
-    """
-    return scratch.folder("checkpoint", scratch.memory())
-
-
-def start_turns(
-    rows: DataFrame, turn: Callable[[DataFrame, int], None], checkpoint: Path, name: str | None = None
-) -> StreamingQuery:
-    """Start a query that passes every batch to `turn`, in its own FAIR pool. `checkpoint` must be new and empty.
-
-    Progress stays in memory, because Hadoop's local file system would fork a `chmod` for each of a batch's four files.
-    Spark does not call the source's `commit`.
-    """
-    context = rows.sparkSession.sparkContext
-    writer = rows.writeStream.foreachBatch(turn).option("checkpointLocation", str(checkpoint))
-    writer = writer if name is None else writer.queryName(name)
-    pool = context.getLocalProperty(POOL)
-    context.setLocalProperty(POOL, name or checkpoint.name)  # the query's thread inherits it
-    try:
-        return writer.options(**PROGRESS_IN_MEMORY).start()
-    finally:
-        context.setLocalProperty(POOL, pool)
-
-
-def map_in_arrow(
-    rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
-) -> DataFrame:
-    """Run `DataFrame.mapInArrow` without pandas, which PySpark requires in the driver but never uses."""
-    from pyspark.sql.udf import UserDefinedFunction
-    from pyspark.util import PythonEvalType
-
-    udf = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    mapped = rows._jdf.mapInArrow(udf(*[rows[name] for name in rows.columns])._jc, False, None)
-    return DataFrame(mapped, rows.sparkSession)
-
-
 def spark_settings(app_name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:
     places = ("spark.local.dir", "spark.sql.warehouse.dir")
     folders = {place: str(scratch.folder(place.split(".")[-2])) for place in places}
@@ -220,7 +174,7 @@ def open_jvm(
     conf: Mapping[str, str],
     cache: StartupCache | None,
     *,
-    heap: str = "512m",
+    heap: str = HEAP,
     log_dir: Path | None = None,
     options: tuple[str, ...] = (),
 ) -> _Opened:
@@ -297,7 +251,6 @@ def _forget() -> None:
 def _leave() -> None:
     if _opened is not None:
         close_jvm(_opened, STOP_GRACE_S)
-    scratch.drop()
 
 
 def _train_beside(cache: StartupCache) -> subprocess.Popen[bytes] | None:

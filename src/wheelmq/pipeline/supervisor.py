@@ -28,6 +28,7 @@ from wheelmq.net.managed_process import Event, ManagedProcess
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.pipeline.processes import family, kill
 from wheelmq.pipeline.progress import LOOK_S, Progress, TurnProgress, answer_of
+from wheelmq.pipeline.session_options import SessionOptions
 from wheelmq.system.clock import Clock
 from wheelmq.system.credentials import variables_of
 from wheelmq.system.tls_client import TlsOptions, client_tls
@@ -65,6 +66,7 @@ class PipelineSupervisor:
         master: str | None = None,
         name: str | None = None,
         over_the_wire: bool = False,
+        session_options: SessionOptions | None = None,
         tls: TlsOptions | None = None,
         access_key: AccessKey | None = None,
     ) -> None:
@@ -86,7 +88,14 @@ class PipelineSupervisor:
         """Problems of the last check, by broker, and "look" for an unexpected error."""
         self._watching: asyncio.Task[None] | None = None
         command = driver_command(
-            brokers, namesrv, name=self.name, master=master, log_dir=log_dir, over_the_wire=over_the_wire, tls=tls
+            brokers,
+            namesrv,
+            name=self.name,
+            master=master,
+            log_dir=log_dir,
+            over_the_wire=over_the_wire,
+            session_options=session_options,
+            tls=tls,
         )
         self.child = ManagedProcess(
             "pipeline",
@@ -175,7 +184,8 @@ class PipelineSupervisor:
         match event.get("event"):
             case "session":
                 self.jvm_pid = event.get("jvm")
-                self._on_change(f"Spark is up (JVM {self.jvm_pid})")
+                ui = event.get("ui")
+                self._on_change(f"Spark is up (JVM {self.jvm_pid})" + (f", its UI is {ui}" if ui else ""))
             case "serving":
                 before, self._brokers = self._brokers, set(map(str, event.get("brokers", ())))
                 self._turning &= self._brokers
@@ -228,6 +238,7 @@ def driver_command(
     master: str | None,
     log_dir: Path,
     over_the_wire: bool = False,
+    session_options: SessionOptions | None = None,
     tls: TlsOptions | None = None,
 ) -> list[str]:
     """Return the command of a driver that ends with this process."""
@@ -240,6 +251,8 @@ def driver_command(
         command += ["--master", master]
     if over_the_wire:
         command.append("--over-the-wire")
+    if session_options is not None:
+        command += session_options.words()
     if tls is not None:
         command += ["--tls-options", tls.to_json()]
     return [*command, "--log-dir", str(log_dir)]

@@ -20,14 +20,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from wheelmq.pipeline.gateway import GatewayFailed, startup_cache
 from wheelmq.pipeline.java import find_java
 from wheelmq.pipeline.processes import family, kill
-from wheelmq.pipeline.session import (
-    close_jvm,
-    map_in_arrow,
-    open_jvm,
-    scratch_checkpoint,
-    spark_settings,
-    start_turns,
-)
+from wheelmq.pipeline.session import close_jvm, open_jvm, spark_settings
+from wheelmq.spark.queries import map_in_arrow, scratch_checkpoint, start_turns
 
 DELAY_S = 20.0
 """Pause before the training, for the start of the first run. A shorter run leaves the cache to a later one."""

@@ -1,4 +1,4 @@
-"""The pipeline without Spark: the steps of the driver and the tasks of `wheelmq.pipeline`, one call at a time.
+"""The pipeline without Spark: the steps of the driver and the tasks of `wheelmq.spark`, one call at a time.
 
     model = PipelineModel(harness)
     model.work()        open a lease if there is none, and do a turn if one is due

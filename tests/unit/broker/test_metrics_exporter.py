@@ -27,12 +27,28 @@ from wheelmq.formats.units import Millis
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.store.ship_status import ShipStatus, ShipStatusFile
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.pipeline_model import PipelineModel, Task
 from wheelmq.testing.workers import HeldWorker
 
 LINE = (
     r"turn (\d+): (\d+) indexed, (\d+) walked, (\d+) armed; \d+ ms from plan to commit, \d+\.\d ms of them the commit"
 )
+
+
+def test_timers_that_a_stage_delays_are_counted(harness: BrokerHarness) -> None:
+    model = PipelineModel(harness)
+
+    def bend(task: Task) -> Task:
+        task.rows["shift_ms"] = 1500
+        return task
+
+    harness.send("T", delay_ms=4000)
+    assert samples_by(harness)["wheelmq_timers_shifted_total", ""] == 0
+    model.bend = bend
+    harness.advance(3500, model.work)
+    assert samples_by(harness)["wheelmq_timers_shifted_total", ""] == 1
+    harness.advance(2000, model.work)
+    assert harness.bodies("T") == [b"body"]
 
 
 def test_timer_metrics_follow_messages_from_the_send_to_the_release(harness: BrokerHarness) -> None:

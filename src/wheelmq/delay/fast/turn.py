@@ -1,6 +1,6 @@
 """The loops over the rows of a turn: check them, encode units, select near references. Twin: `delay.timer.rows`.
 
-Rows come as two views of the same bytes: 7 columns of 64 bits and 14 of 32 (`formats.disk.turn_row`).
+Rows come as two views of the same bytes: 8 columns of 64 bits and 16 of 32 (`formats.disk.turn_row`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _ORIGIN: Final = _column("origin", 8)
 _SLOT: Final = _column("slot_ms", 8)
 _POSITION: Final = _column("position", 8)
 _DELAY: Final = _column("delay_ms", 8)
+_SHIFT: Final = _column("shift_ms", 8)
 _SIZE: Final = _column("size", 4)
 _TOPIC_HASH: Final = _column("topic_hash", 4)
 _MAGIC: Final = _column("magic", 4)
@@ -111,7 +112,7 @@ def near_references(
             time = slot_ms // precision_ms
             if get64(wheel, time % slots * _SLOT_BYTES) == time:
                 continue
-        refs[count, ref.FIRE_MS] = longs[i, _FIRE]
+        refs[count, ref.FIRE_MS] = longs[i, _FIRE] + longs[i, _SHIFT]
         refs[count, ref.ORIGIN] = longs[i, _ORIGIN]
         refs[count, ref.POSITION] = longs[i, _POSITION]
         refs[count, ref.SIZE] = np.int64(ints[i, _SIZE])

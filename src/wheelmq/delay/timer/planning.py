@@ -69,7 +69,11 @@ def apply_turn(timer: Timer, proposal: Proposal, *, by: str = "pipeline") -> Non
     through_ms = max(plan.walk_through_ms, timer.scans.scanning_through_ms)
     for rows in (*proposal.walk_parts, *proposal.index_parts):
         near = near_refs(rows, through_ms + timer.settings.precision_ms, through_ms, timer.wheel)
-        pending.arm(near, enqueue_ms=plan.write_ms, by=by)
+        shifted = rows[rows["shift_ms"] != 0]
+        near = ref.by_fire_time(near) if len(shifted) else near
+        armed = pending.arm(near, enqueue_ms=plan.write_ms, by=by)
+        if len(shifted):
+            timer.shifts.note(shifted[np.isin(shifted["origin"], armed[:, ref.ORIGIN])])
     for rows in proposal.queue_parts:
         pending.arm(near_refs(rows, ref.FAR_MS, through_ms, timer.wheel), enqueue_ms=plan.write_ms, by=by)
     pending.levels.advance(plan.queues)

@@ -5,6 +5,7 @@
     index   position and size with the timer queue; slot and fire time with the note of the message, or its record
     walk    position, size, slot and magic with the units of the slot chains; origin and fire time with the detail of
             the unit, or with the timer queue and the record
+    all     shift: at most Timer.shift_max_ms; 0 in rows of queues and blocks, and of messages that roll or cancel
     queue   position, size and fire time with the queue of the level
 
 Units of Apache and of older stores have no detail. Among their rows, the fire time of EXACT_ROWS rows is compared with
@@ -35,7 +36,16 @@ from wheelmq.formats.disk.origin import (
 )
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
 from wheelmq.formats.disk.timer_detail import read_details
-from wheelmq.formats.disk.turn_row import INDEX, KIND_INDEX, KIND_QUEUE, KIND_WALK, STAGED_ROW, TURN_ROW, WALK
+from wheelmq.formats.disk.turn_row import (
+    INDEX,
+    KIND_BLOCKS,
+    KIND_INDEX,
+    KIND_QUEUE,
+    KIND_WALK,
+    STAGED_ROW,
+    TURN_ROW,
+    WALK,
+)
 from wheelmq.formats.units import QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.mapped import MappedSequence
@@ -71,7 +81,7 @@ class RowCheck:
         self._window_ms = timer.settings.roll_window_slots * timer.settings.precision_ms
 
     def check(self, proposal: Proposal) -> None:
-        """Check all rows but those of blocks. Raises TurnRejected, with nothing changed."""
+        """Check all rows, but of those of blocks only the shifts. Raises TurnRejected, with nothing changed."""
         plan = proposal.plan
         for kind, parts in (
             (KIND_INDEX, proposal.index_parts),
@@ -80,6 +90,9 @@ class RowCheck:
         ):
             for rows in parts:
                 check_order(rows, kind)
+                self._check_shifts(rows, kind)
+        for rows in proposal.block_parts:
+            self._check_shifts(rows, KIND_BLOCKS)
         first = plan.index_from
         for rows in proposal.index_parts:
             if len(rows):
@@ -87,6 +100,16 @@ class RowCheck:
             first += len(rows)
         self._check_walk(proposal.walk_parts, plan)
         self._check_queues(proposal.queue_parts, plan)
+
+    def _check_shifts(self, rows: TurnRows, kind: str) -> None:
+        shifts_ms = rows["shift_ms"]
+        if not shifts_ms.any():
+            return
+        may_shift = (rows["magic"] == MAGIC_DEFAULT) if kind in (KIND_INDEX, KIND_WALK) else np.zeros(1, np.bool_)
+        _reject(kind, rows, (shifts_ms != 0) & ~may_shift, "a shift, but it is no timer, or it rolls or cancels")
+        _reject(kind, rows, shifts_ms < 0, "a negative shift: its delivery would be early")
+        limit_ms = self._timer.shift_max_ms
+        _reject(kind, rows, shifts_ms > limit_ms, f"a shift of more than {limit_ms} ms")
 
     # Index ---------------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,10 @@ def units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArr
 
 
 def near_refs(rows: TurnRows, horizon_ms: int, walked_ms: int, wheel: TimerWheel) -> Refs:
-    """Return references to the messages to arm now: by `horizon_ms`, or `out_of_reach`; in the order of `rows`."""
+    """Return references to the messages to arm now: by `horizon_ms`, or `out_of_reach`; in the order of `rows`.
+
+    They fire later than their rows by the shifts of the rows.
+    """
     if jit.available():
         refs = ref.make(len(rows))
         count = kernel.near_references(
@@ -70,6 +73,7 @@ def near_refs(rows: TurnRows, horizon_ms: int, walked_ms: int, wheel: TimerWheel
     within = (rows["fire_ms"] <= horizon_ms) | out_of_reach(rows["slot_ms"], walked_ms, wheel)
     rows = rows[within & ((rows["magic"] & MAGIC_DELETE) == 0)]
     refs = refs_of_rows(rows)
+    refs[:, ref.FIRE_MS] += rows["shift_ms"]
     refs[:, ref.FLAGS] |= np.where(rows["magic"] & MAGIC_ROLL, ref.FLAG_ROLL, 0)
     return refs
 

@@ -16,11 +16,13 @@ from wheelmq.delay.timer.congestion import Congestion
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
 from wheelmq.delay.timer.scans import SlotScans
+from wheelmq.delay.timer.shifts import Shifts
 from wheelmq.delay.timer.turns import Turns
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.origin import TIMER_STREAM, Stream, timer_origin
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.disk.turn_row import SHIFT_MAX_MS
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.mapped import MappedSequence, room_step
@@ -50,6 +52,7 @@ class Timer:
         self.turns = Turns(0, 0)
         self.indexed_to = 0
         self.scans = SlotScans(self.wheel, settings.lead_ms)
+        self.shifts = Shifts()
 
     def ends(self) -> dict[Stream, QueueOffset]:
         return {TIMER_STREAM: self.queue.end, **{level.stream: level.queue.end for level in self.pending.levels}}
@@ -64,6 +67,12 @@ class Timer:
     def note_done_saved(self, position: LogPosition) -> None:
         """Note P: a snapshot of the done bits for the log up to `position` is on disk."""
         self.done_position = position
+
+    @property
+    def shift_max_ms(self) -> int:
+        """Maximum time by which a stage delays a message. Until then, no later slot takes the place of its slot."""
+        settings = self.settings
+        return min(SHIFT_MAX_MS, (settings.slots - settings.roll_window_slots - 1) * settings.precision_ms)
 
     # The index ----------------------------------------------------------------------------------------------------
 
@@ -138,6 +147,7 @@ class Timer:
         if skipped_ms is not None:
             times.append(skipped_ms + 1)  # no message of a slot is due earlier
         earliest = min(time for time in times if time is not None)
+        earliest = min(earliest, self.shifts.first_fire_ms(earliest))
         return TimerCheck(
             last_read_ms=self.wheel.floor_slot(earliest - 1),
             log_flush_position=self.log.synced,

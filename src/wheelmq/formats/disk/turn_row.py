@@ -25,6 +25,9 @@ WALK: Final = KINDS.index(KIND_WALK)
 QUEUE: Final = KINDS.index(KIND_QUEUE)
 BLOCKS: Final = KINDS.index(KIND_BLOCKS)
 
+SHIFT_MAX_MS: Final = 24 * 3600 * 1000
+"""Maximum time by which a stage delays a message. A short wheel allows less (`Timer.shift_max_ms`)."""
+
 STAGED_ROW: Final = np.dtype(
     [
         ("kind", "<i4"),  # index in KINDS
@@ -53,6 +56,7 @@ TURN_ROW: Final = np.dtype(
         ("magic", "<i4"),  # magic of its unit: 1, 2 rolls, 4 deletes
         ("order", "<i4"),  # rank by origin within the upload: the order in which units are written
         ("delay_ms", "<i8"),  # from store time to due time, capped to 32 bits
+        ("shift_ms", "<i8"),  # from fire time to delivery, as a stage chose it: 0 to SHIFT_MAX_MS
     ]
 )
-"""A row that a task uploads: 56 bytes. A part is sorted by fire time and origin. `decide` makes it of a staged row."""
+"""A row that a task uploads: 64 bytes. A part is sorted by fire time and origin. `decide` makes it of a staged row."""

@@ -10,17 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from wheelmq.formats.disk.timer import MAGIC_ROLL
 from wheelmq.formats.disk.turn_row import INDEX
 from wheelmq.formats.wire import headers
-from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import Refused
 from wheelmq.net.sync_connection import SyncConnection
-from wheelmq.pipeline.session import map_in_arrow
-from wheelmq.pipeline.upload import SUMMARY, uploader
+from wheelmq.spark.queries import map_in_arrow
+from wheelmq.spark.upload import SUMMARY, uploader
 from wheelmq.system.failpoint import reach
 from wheelmq.system.tls_client import TlsOptions, client_tls
 
@@ -52,14 +53,19 @@ def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame
         "topic_hash",
         "magic",
         (F.col("due_ms") - F.col("store_ms")).alias("delay_ms"),
+        F.lit(0).cast("long").alias("shift_ms"),
     )
 
 
-def uploaded(rows: DataFrame, broker: str, terms: dict[str, Any], tls: TlsOptions | None = None) -> DataFrame:
+def decided(rows: DataFrame, terms: dict[str, Any]) -> DataFrame:
+    """Return the turn rows for the staged rows of a lease with `terms`."""
     precision_ms = int(terms["precision_ms"])
-    turn_rows = decide(rows, int(terms["roll_window_slots"]) * precision_ms, precision_ms)
-    upload = uploader(broker, int(terms["epoch"]), str(terms["token"]), tls)
-    return map_in_arrow(turn_rows, upload, SUMMARY)
+    return decide(rows, int(terms["roll_window_slots"]) * precision_ms, precision_ms)
+
+
+def uploaded(turn_rows: DataFrame, broker: str, terms: dict[str, Any], tls: TlsOptions | None = None) -> DataFrame:
+    """Upload turn rows in tasks. Returns one summary row for each upload."""
+    return map_in_arrow(turn_rows, uploader(broker, int(terms["epoch"]), str(terms["token"]), tls), SUMMARY)
 
 
 class Turn:
@@ -76,9 +82,27 @@ class Turn:
         """Run one turn. Raises the error that ends the query: Refused when the broker rejects the lease."""
         winners = summaries.collect()
         reach("driver.collected")
-        if not winners:
-            return  # a query's first batch is empty without a plan; a plan is never empty
-        turn = winners[0].turn
+        if winners:  # a query's first batch is empty without a plan; a plan is never empty
+            self._request_commit(winners, winners[0].turn)
+
+    def plan(self) -> dict[str, Any] | None:
+        """Return the plan of the turn that the broker waits for; None without one. Raises Refused, CallError."""
+        ext = headers.texts(epoch=self._epoch, timeoutMs=0, token=self._token)
+        answer = self._link.call(Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext=ext))
+        if answer.code == ResponseCode.PULL_NOT_FOUND:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise Refused(answer)
+        plan: dict[str, Any] = msgspec.json.decode(answer.body)
+        return plan
+
+    def commit(self, summaries: DataFrame, turn: int) -> None:
+        """Run the action, and commit the plan of `turn`, also if no row was uploaded. Raises Refused, CallError."""
+        winners = summaries.collect()
+        reach("driver.collected")
+        self._request_commit(winners, turn)
+
+    def _request_commit(self, winners: list[Row], turn: int) -> None:
         assert all(winner.turn == turn for winner in winners)
         body = msgspec.json.encode([winner.asDict() for winner in winners])
         ext = headers.texts(epoch=self._epoch, turn=turn, token=self._token)

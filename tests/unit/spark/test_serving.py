@@ -10,9 +10,9 @@ import pytest
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError
-from wheelmq.pipeline import serving as module
-from wheelmq.pipeline.serving import Serving
 from wheelmq.pipeline.supervisor import PipelineSupervisor
+from wheelmq.spark import serving as module
+from wheelmq.spark.serving import Serving
 from wheelmq.system.clock import SystemClock
 
 

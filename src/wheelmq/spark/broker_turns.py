@@ -131,6 +131,7 @@ class BrokerTurns:
                 self.step()
             if self._query is not None:
                 self._query.stop()
+                self._query.remove_checkpoint()
         except BaseException as error:
             self.failure = error
         finally:

@@ -6,6 +6,7 @@ the next process removes the folder.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import os
@@ -79,6 +80,7 @@ def _open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
+@atexit.register  # at the import: a function that is registered later, and may use the folders, runs earlier
 def drop() -> None:
     for folder, lock in _held.values():
         shutil.rmtree(folder, ignore_errors=True)

@@ -15,7 +15,7 @@ from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.sync_connection import SyncConnection
-from wheelmq.pipeline.broker_turns import BrokerTurns
+from wheelmq.spark.broker_turns import BrokerTurns
 from wheelmq.system.tls_client import ClientTls
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from py4j.protocol import Py4JError
 from wheelmq.broker.handlers.metrics import pipeline_metrics
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError
-from wheelmq.pipeline.broker_turns import LEFT_BEHIND_MAX, POLL_S, QUIET_S, RENEW_S, BrokerTurns
 from wheelmq.pipeline.progress import LOOK_S, Progress, answer_of
 from wheelmq.pipeline.session import SETTINGS
+from wheelmq.spark.broker_turns import LEFT_BEHIND_MAX, POLL_S, QUIET_S, RENEW_S, BrokerTurns
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import open_lease
 

@@ -26,8 +26,8 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.portions import FileKind, Ranges
 from wheelmq.net.errors import Refused
 from wheelmq.net.sync_connection import SyncConnection
-from wheelmq.pipeline.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
-from wheelmq.pipeline.ranges import Range, ranges
+from wheelmq.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
+from wheelmq.spark.ranges import Range, ranges
 from wheelmq.system.failpoint import bend, reach
 from wheelmq.system.tls_client import TlsOptions, client_tls
 

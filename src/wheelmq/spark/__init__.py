@@ -1,0 +1,1 @@
+"""The pipeline in any Spark session: leases, queries, turns and stages. It starts no JVM and changes no setting."""

@@ -1,0 +1,148 @@
+"""Run the pipeline in a Spark session: `run(spark, namesrv=["10.0.0.1:9876"])`.
+
+The session may come from `spark-submit`, a notebook or a cluster. `run` starts and ends queries of the session. It
+starts no JVM, changes no setting, and leaves the session open. `wheelmq pipeline` calls it in a session of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pyspark.errors import PySparkAttributeError
+from pyspark.sql import SparkSession
+
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.signature import AccessKey
+from wheelmq.net.sync_connection import SyncConnection
+from wheelmq.spark.broker_turns import POLL_S, BrokerTurns, Say
+from wheelmq.spark.serving import Serving
+from wheelmq.spark.source import timer_source
+from wheelmq.spark.staged_turn import StageTrial
+from wheelmq.spark.stages import Stage
+from wheelmq.spark.turn_query import TurnQueries
+from wheelmq.system.tls_client import TlsOptions, client_tls
+
+log = logging.getLogger(__name__)
+
+_numbers: Final = itertools.count()
+"""The numbers of sources. No two brokers of a process share a source, whatever session they use."""
+
+
+def log_event(event: str, **fields: object) -> None:
+    log.info("%s %s", event, fields)
+
+
+def run(
+    spark: SparkSession,
+    *,
+    brokers: Sequence[str] = (),
+    namesrv: Sequence[str] = (),
+    stop: threading.Event | None = None,
+    name: str | None = None,
+    holder_id: str | None = None,
+    access_key: AccessKey | None = None,
+    tls: TlsOptions | None = None,
+    over_the_wire: bool = False,
+    stage: Stage | None = None,
+    on_event: Say = log_event,
+    on_first_turn: Callable[[], None] | None = None,
+) -> None:
+    """Run turns for brokers until `stop` is set, then stop the queries. The session stays open.
+
+    The brokers are those of `brokers`, and all that the name servers of `namesrv` list, each as HOST:PORT. Without
+    `stop`, it runs until an exception such as KeyboardInterrupt.
+
+    - `stage` may deliver timers later (`spark/stages.py`).
+    - `on_event` gets the name and the fields of each event, such as a new lease.
+    - `on_first_turn` is called after the first committed turn.
+    - `over_the_wire` lets tasks read from the brokers, even if they can read the store.
+    - `name` and `holder_id` name the holder of the leases. By default they are generated.
+
+    Raises ValueError without an address, or for a session of Spark Connect. Raises the error that ended a broker's
+    thread, for example when the JVM is gone.
+    """
+    _check(spark, brokers, namesrv)
+    sign = None if access_key is None else access_key.sign
+    application = _Application(
+        spark,
+        on_event,
+        name=name or f"{socket.gethostname()}-{os.getpid()}",
+        holder_id=holder_id or secrets.token_hex(16),
+        over_the_wire=over_the_wire,
+        stage=stage,
+        tls=tls,
+        sign=sign,
+    )
+    serving = Serving(brokers, namesrv, application.begin, on_event, client_tls(tls), sign)
+    ended = stop or threading.Event()
+    is_first = on_first_turn is not None
+    try:
+        while not ended.wait(POLL_S):
+            serving.step()
+            if is_first and on_first_turn is not None and any(one.has_turned for one in serving.turns.values()):
+                is_first = False
+                on_first_turn()
+    finally:
+        serving.stop()
+
+
+def _check(spark: SparkSession, brokers: Sequence[str], namesrv: Sequence[str]) -> None:
+    """Check the arguments of `run`. Raises ValueError."""
+    if isinstance(brokers, str) or isinstance(namesrv, str):
+        raise ValueError("brokers and namesrv are lists of addresses, as in namesrv=['127.0.0.1:9876']")
+    if not brokers and not namesrv:
+        raise ValueError("no server is given: give brokers or namesrv, as in namesrv=['127.0.0.1:9876']")
+    try:
+        spark.sparkContext  # noqa: B018
+    except PySparkAttributeError:
+        raise ValueError("a session of Spark Connect cannot run turns: create one without remote()") from None
+
+
+class _Application:
+    """Begins to serve brokers by queries of one session."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        say: Say,
+        *,
+        name: str,
+        holder_id: str,
+        over_the_wire: bool,
+        stage: Stage | None,
+        tls: TlsOptions | None,
+        sign: Callable[[Command], None] | None,
+    ) -> None:
+        self._session = session
+        self._say = say
+        self._name = name
+        self._holder_id = holder_id
+        self._over_the_wire = over_the_wire
+        self._stage = stage
+        self._tls = tls
+        self._sign = sign
+
+    def begin(self, broker: str) -> BrokerTurns:
+        source = timer_source(next(_numbers))
+        self._session.dataSource.register(source)
+        trial = None if self._stage is None else StageTrial(self._stage, broker, self._say)
+        queries = TurnQueries(
+            self._session, broker, source.name(), over_the_wire=self._over_the_wire, tls=self._tls, trial=trial
+        )
+        turns = BrokerTurns(
+            broker,
+            SyncConnection(broker, tls=client_tls(self._tls), sign=self._sign),
+            queries.start,
+            self._say,
+            name=self._name,
+            holder_id=self._holder_id,
+        )
+        turns.start()
+        return turns
