@@ -52,11 +52,10 @@ class BlockWalk:
 
     def tick(self, now_ms: Millis) -> None:
         """Count the blocks that come near, move S over empty entries, and arm messages that no turn armed in time."""
-        lead_end_ms = self.lead_end_ms(now_ms)
-        self.count_near(lead_end_ms)
+        lead_end_ms, near_ms = self.lead_end_ms(now_ms), _floor(now_ms + NEAR_MS) + STEP_MS
+        self.count_near(max(lead_end_ms, near_ms))
         if self._turns.plan is None and lead_end_ms > self.walked_ms:
             self.walk_to(self._first_filled_ms(lead_end_ms))
-        near_ms = _floor(now_ms + NEAR_MS) + STEP_MS
         if near_ms > self.walked_ms:
             for number in self._wheel.between(self.walked_ms, near_ms):
                 near = self._blocks.get(number)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.delay.blocks.parts_bench import BLOCK_MS, LEAD_MS, T0, PartsBench
 from wheelmq.delay.blocks.walk import NEAR_MS
 from wheelmq.formats.units import Millis
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.disk import SimulatedDisk
 
 S0 = T0 + LEAD_MS
 """S of a new bench: the end of the lead."""
@@ -150,6 +154,16 @@ class TestBlocks:
         assert put.number not in parts.wheel and later.number in parts.wheel
         parts.walk.count_near(T0 + 13_000)
         assert put.number not in parts.wheel, "a block before S is not counted again"
+
+    def test_a_message_at_the_start_of_a_block_is_armed_with_a_short_lead(
+        self, tmp_path: Path, disk: SimulatedDisk, clock: ManualClock
+    ) -> None:
+        """S moves up to two seconds ahead of the clock, also past the end of a shorter lead."""
+        parts = PartsBench(tmp_path / "short", disk, clock, lead_ms=500)
+        put = parts.put_on_disk(T0 + BLOCK_MS)
+        for after_ms in range(7000, 10_000, 100):
+            tick_at(parts, after_ms)
+        assert parts.walk.walked_ms >= T0 + BLOCK_MS and parts.is_armed(put)
 
 
 class TestLead:
