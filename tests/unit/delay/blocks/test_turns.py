@@ -10,6 +10,7 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay.blocks.block import Put
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.turns import BlockWindow, TurnPlan, TurnRejected
+from wheelmq.formats.disk.origin import block_stream
 from wheelmq.formats.units import Millis
 
 S0 = T0 + LEAD_MS
@@ -137,6 +138,20 @@ class TestCheck:
         assert len(rows) == 5
         parts.commit(plan, rows)
         assert parts.are_armed(puts) == [True] * 4
+
+    def test_the_rows_of_a_removed_block_are_accepted(self, parts: PartsBench, puts: list[Put]) -> None:
+        """A tick armed the messages of a slow turn, and they were released. The rows arm nothing."""
+        plan, rows = plan_now(parts)
+        parts.walk.tick(Millis(T0 + BLOCK_MS))
+        parts.settle_on_disk(*puts)
+        parts.settlement.flag(parts.store.log.synced)
+        ((job, done),) = parts.expiry.jobs(Millis(T0 + BLOCK_MS))
+        job()
+        done(None)
+        assert len(parts.blocks) == 0 and parts.pending.done.has_ended(block_stream(puts[0].number))
+        armed, walked_ms = parts.pending.armed.count, parts.walk.walked_ms
+        parts.commit(plan, rows)
+        assert parts.pending.armed.count == armed and parts.walk.walked_ms == walked_ms
 
 
 class TestCommit:
