@@ -156,6 +156,12 @@ class TestCopies:
         found = parts.settlement.lacks(origins(timer_origin(1 << 30), level_origin(3, 1 << 30), Origin(0)))
         assert not found.any()
 
+    def test_a_replica_lacks_a_message_that_it_set_aside(self, parts: PartsBench, put: Put) -> None:
+        """Its record is damaged here, so it was never counted. The master releases the message."""
+        other = parts.put(FAR_MS)
+        parts.block_of(put).set_aside.add(put.index)
+        assert parts.settlement.lacks(origins(origin_at(put), origin_at(other))).tolist() == [True, False]
+
     def test_blocks_may_differ_until_they_are_checked(self, parts: PartsBench, put: Put) -> None:
         other = parts.put(FAR_MS + BLOCK_MS)
         both = origins(origin_at(put), origin_at(other), timer_origin(0))
