@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,11 +11,15 @@ import pytest
 
 from tests.unit.delay.blocks.parts_bench import BLOCK_MS, T0, PartsBench, origin_at
 from wheelmq.delay import refs as ref
+from wheelmq.delay.blocks.copies import BlockCopies
+from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_BLANK
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import block_stream, origin_of
 from wheelmq.formats.kernels.journal import NOT_COPIED
 from wheelmq.formats.units import Millis
+from wheelmq.formats.wire.block_replication import BlockPart, PartKind
 from wheelmq.system.disk import DiskFull
+from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.disk import Call
 
 NEAR_MS = T0 + 4000
@@ -84,6 +89,33 @@ class TestWhen:
         parts.store.flush()
         flag(parts)
         assert parts.flagged(put) == [] and len(jobs(parts)) == 1
+
+    def test_a_block_that_waits_for_a_flush_stays(self, parts: PartsBench) -> None:
+        """The flush would fail without the files, and stop the broker."""
+        put = parts.put(NEAR_MS)
+        parts.role.follow()
+        parts.settle_on_disk(put)
+        assert parts.role.note_gone_at_master(parts.block_of(put)) and jobs(parts) == []
+        upto, flush = parts.blocks.flush_job()
+        assert jobs(parts) == [], "the flush may run on another thread"
+        parts.blocks.note_flushed(upto, flush())
+        assert len(jobs(parts)) == 1
+
+    def test_a_copied_part_without_a_message_asks_for_a_flush(self, parts: PartsBench) -> None:
+        """Otherwise its block would stay until another message comes."""
+        parts.role.follow()
+        units = np.zeros(1, BLOCK_UNIT.dtype)
+        units["flags"] = FLAG_BLANK
+        copies = BlockCopies(
+            parts.store, parts.blocks, parts.wheel, parts.intake, parts.pending, InlineWorker(), lambda: None
+        )
+        copies.add(BlockPart(PartKind.UNITS, 9, T0, PAST_MS, 0, units), parts.store.log.end)
+        copies.poll(math.inf)
+        assert copies.failure is None and len(copies) == 0
+        (block,) = parts.blocks
+        assert block.is_behind and parts.blocks.synced < parts.blocks.end
+        parts.blocks.flush()
+        assert parts.role.note_gone_at_master(block) and len(jobs(parts)) == 1
 
     def test_a_copy_stays_until_its_master_has_removed_the_block(self, parts: PartsBench) -> None:
         put = parts.put_on_disk(NEAR_MS)
