@@ -97,6 +97,17 @@ class TestPut:
         assert parts.in_blocks.total == pending_in_t(parts) == total
         assert parts.pending.armed.count == armed and found_by_key(parts, "K") == []
 
+    def test_an_unreadable_real_queue_leaves_no_message_behind(self, parts: PartsBench) -> None:
+        """Its sender gets an error, so the message must not be delivered."""
+        folder = parts.paths.consume_queue("T", 3)
+        folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.write_bytes(b"a file in place of the folder")
+        with pytest.raises(NotADirectoryError):
+            parts.put(FAR_MS)
+        assert [block.queue.end for block in parts.blocks] in ([], [0])
+        folder.parent.unlink()
+        assert parts.put(FAR_MS).index == 0 and parts.in_blocks.total == 1
+
 
 class TestCopied:
     def take(self, parts: PartsBench, *dues_ms: int) -> list[Put]:
