@@ -11,6 +11,7 @@ from wheelmq.delay.blocks.block import Put
 from wheelmq.delay.blocks.blocks import BlockGoing
 from wheelmq.delay.blocks.numbers import NoNumberLeft
 from wheelmq.delay.blocks.records import UnitRecords
+from wheelmq.delay.blocks.recover import pending_of
 from wheelmq.formats.disk.origin import Origin, block_stream, origin_of
 from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.store.store import RecordTooLong
@@ -194,6 +195,15 @@ class TestRecover:
         assert "the message at index 0 is set aside: its record is damaged" in caplog.text
         assert parts.block_of(good).set_aside == {0}
         assert parts.are_armed([damaged, good]) == [False, True] and parts.in_blocks.total == 1
+
+    def test_a_damaged_message_is_not_found_as_pending(self, parts: PartsBench) -> None:
+        damaged, good = parts.put_on_disk(T0 + 1000, bytes(50)), parts.put_on_disk(T0 + 1000)
+        self.damage(parts, damaged)
+        parts.disk.release_locks()
+        parts.scan()
+        block = parts.block_of(good)
+        (found,) = pending_of(parts.store, block, parts.in_blocks, parts.pending.done)
+        assert found.indices.tolist() == [good.index] and found.units["position"].tolist() == [good.position]
 
     def test_the_stream_of_a_gone_block_ends_at_the_start(self, parts: PartsBench) -> None:
         """The log still names the block, so its number is not used again."""
