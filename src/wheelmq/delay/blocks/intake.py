@@ -61,14 +61,13 @@ class BlockIntake:
         real_queues = self._store.queue_rows(rows[:, scan.REAL_TOPIC], rows[:, scan.REAL_QUEUE_ID], names)
         origins = indices | origin_of(block_stream(block.number), 0)
         self._in_blocks.park_copies(origins, rows[:, scan.KEY_HASH], real_queues)
-        late = units["due_ms"] <= self._walk.armed_through_ms()
-        if late.any():
-            arm_units(self._pending, block, indices[late], units[late], by="block_lane")
+        near = units["due_ms"] <= self._walk.armed_through_ms()
+        arm_units(self._pending, block, indices[near], units[near], by="block_lane")
 
     def recover(self, gone: dict[int, LogPosition]) -> None:
-        """Find the pending messages, fill the wheel, and arm near messages, after the scan of the commit log.
+        """Find the pending messages, set S, and arm the messages up to S, after the scan of the commit log.
 
-        The timer must be ready. `gone` is from `Blocks.gone` before the scan. Raises LogDamaged, DiskFull.
+        The timer must be ready. `gone` has the gone blocks of the snapshot from which the scan began. Raises OSError.
         """
         settle_by_log(self._blocks, self._pending.done, gone)
         self._walk.begin(self._store.clock.now_ms())

@@ -39,7 +39,7 @@ class FoundPending(NamedTuple):
 def settle_by_log(blocks: Blocks, done: DoneBits, gone: dict[int, LogPosition]) -> None:
     """Apply the done bits of the scan to the blocks.
 
-    `gone` has the blocks that were gone before the scan, as from `Blocks.gone`.
+    `gone` has the gone blocks of the snapshot from which the scan began. Raises OSError.
     """
     blocks.resume({stream_number(stream): done.of(stream).ones() for stream in block_streams(done)}, gone)
 

@@ -48,7 +48,7 @@ class BlockWalk:
         self.walked_ms = self.lead_end_ms(now_ms)
         for block in self._blocks:
             if block.start_ms <= self.walked_ms < block.end_ms:
-                self._wheel.bring_in(block)
+                self._wheel.add(block)
 
     def tick(self, now_ms: Millis) -> None:
         """Count the blocks that come near, move S over empty entries, and arm messages that no turn armed in time."""
@@ -91,7 +91,7 @@ class BlockWalk:
             if block.start_ms > through_ms + STEP_MS:
                 break
             if block.number not in self._wheel and block.end_ms > self.walked_ms:
-                self._wheel.bring_in(block)
+                self._wheel.add(block)
             self._wheel.count(block)
 
     def _first_filled_ms(self, through_ms: int) -> int:
