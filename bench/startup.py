@@ -1,22 +1,34 @@
-"""Duration of starts: the broker with an empty kernel cache and again, and all parts up to the first turn."""
+"""Duration of starts: the broker with an empty kernel cache and again, and all parts up to the first turn.
+
+With an empty cache, the broker also listens before its kernels are compiled. The time until they are in use is measured
+apart.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from bench import room
 from bench.report import Figures, Metric, Report, parse, parser, tell
 from bench.targets import Apache, Part, prepare, rivals
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.sync_connection import SyncConnection
 
 AGAIN = 3
 """Number of later starts per round. Their median counts."""
 FIRST_DEADLINE_S = 300.0
+LOOK_S = 0.1
 
 METRICS = [
     Metric("first_s", "broker listens, empty kernel cache, s"),
+    Metric("kernels_s", "its kernels are in use, s"),
     Metric("again_s", "broker listens, second start, s", below=1.5),
     Metric("turn_s", "`wheelmq up` until the first turn, s"),
     Metric("ready_s", "name server and broker ready, s"),
@@ -46,11 +58,32 @@ def _starts(parent: Path | None) -> Figures:
     with room.folder("bench-starts-", parent) as home:
         cache = {"XDG_CACHE_HOME": str(home / "cache")}
         words = ["broker", "--port", "0"]
-        first_s = _seconds_until("listening", words, home, cache)
+        first_s, kernels_s = _first_start(words, home, cache)
         again_s = sorted(_seconds_until("listening", words, home, cache) for _ in range(AGAIN))[AGAIN // 2]
     with room.folder("bench-starts-", parent) as home:
         turn_s = _seconds_until("ready", ["up", "--namesrv-port", "0", "--broker-port", "0"], home, {})
-    return {"first_s": first_s, "again_s": again_s, "turn_s": turn_s}
+    return {"first_s": first_s, "kernels_s": kernels_s, "again_s": again_s, "turn_s": turn_s}
+
+
+def _first_start(words: Sequence[str], home: Path, environment: Mapping[str, str]) -> tuple[float, float]:
+    """Return the seconds until a broker listens, and until its kernels are in use."""
+    began_s = time.monotonic()
+    part = Part(words, home, environment)
+    try:
+        address = part.until("listening", FIRST_DEADLINE_S)["address"]
+        first_s = time.monotonic() - began_s
+        with contextlib.closing(SyncConnection(address, timeout_s=10.0)) as link:
+            while _kernels(link) == "compiling" and time.monotonic() < began_s + FIRST_DEADLINE_S:
+                time.sleep(LOOK_S)
+            assert _kernels(link) == "in_use", part.log_path.read_text()
+        return first_s, time.monotonic() - began_s
+    finally:
+        part.end()
+
+
+def _kernels(link: SyncConnection) -> str:
+    """Return the state of a broker's kernels."""
+    return str(msgspec.json.decode(link.ask(Command(code=RequestCode.WMQ_METRICS)).body)["kernels"]["state"])
 
 
 def _seconds_until(event: str, words: Sequence[str], home: Path, environment: Mapping[str, str]) -> float:

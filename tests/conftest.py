@@ -22,6 +22,7 @@ from xdist.scheduler import LoadScopeScheduling
 from compat.apache.maven import java_and_maven_found
 from tests.browser.chromium import VARIABLE, find_chromium
 from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels.cache import use_cache
 
 NO_JAVA = java_and_maven_found()
 NO_BROWSER = None if find_chromium() else "there is no Chromium on the PATH"
@@ -50,7 +51,7 @@ PLAIN = ("unit", "property", "sim", "ship", "deploy", "browser")
 BOTH = ("twin", "golden")
 """The folders whose tests compare the kernels and the plain code."""
 
-jit.use_cache()  # with WHEELMQ_KERNELS=plain too: marked tests call kernels
+use_cache()  # with WHEELMQ_KERNELS=plain too: marked tests call kernels
 
 
 def mode_of(item: pytest.Item) -> str:

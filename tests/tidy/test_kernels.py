@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from wheelmq.formats.kernels.jit import SOURCES
+from wheelmq.formats.kernels.cache import SOURCES
 
 from .sources import ROOT, Module, modules
 from .test_cycles import import_graph

@@ -102,6 +102,31 @@ def test_kernel_and_plain_code_scan_the_log_alike(
     assert kernel == twin
 
 
+@given(stream=streams(), switched_after=st.integers(0, 12))
+@settings(fixture_is_shared, max_examples=60)
+def test_kernels_continue_a_scan_of_the_plain_code(
+    tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, stream: bytes, switched_after: int
+) -> None:
+    """Kernels that are compiled during a long recovery take over in its middle."""
+    harness = filled(tmp_path_factory.mktemp("scan"), stream, log_file_bytes=1 << 14, body_bytes_max=1 << 12)
+    log = harness.broker.parts.store.log
+
+    def scanned_with_a_switch() -> tuple[object, ...]:
+        scan = LogScan(log.files, LogPosition(log.start))
+        found = []
+        for number, rows in enumerate(scan.chunks()):
+            found += rows.tolist()
+            if number == switched_after:
+                plain.setattr(jit, "MODE", "compiled")
+        names = scan.names
+        return scan.end, found, names.slots.tolist(), names.rows.tolist(), names.names.tobytes(), names.used.tolist()
+
+    plain.setattr(recovery, "CHUNK_ROWS", 2)
+    kernel, twin = both_ways(plain, scanned_with_a_switch)
+    harness.crash()
+    assert kernel == twin
+
+
 @given(
     stream=streams(),
     seconds=st.lists(st.sampled_from(["5", "7", "15"]), min_size=1, max_size=6),

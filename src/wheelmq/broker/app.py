@@ -20,6 +20,8 @@ from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.background_jobs import run_in_background
 from wheelmq.broker.broker import Broker, open_broker
 from wheelmq.broker.hooks import Hooks
+from wheelmq.broker.kernel_use import KernelState, KernelUse
+from wheelmq.broker.kernels import Kernels
 from wheelmq.broker.parts import Inner
 from wheelmq.broker.registration import Registrar
 from wheelmq.broker.replication.controller.controller_client import ControllerClient
@@ -103,12 +105,14 @@ class BrokerApp:
         self.settings = settings
         self._origin = origin
         audit_file = settings.auth.audit_file
-        self._inner = Inner(access_key, RotatingFile(Path(audit_file)) if audit_file else None)
+        self._kernel_use = KernelUse()
+        self._inner = Inner(access_key, RotatingFile(Path(audit_file)) if audit_file else None, self._kernel_use)
         self.hooks = hooks or Hooks()
         """Register hooks here, before the start or later."""
         self._server: Server | None = None
         self._tls: ServerTls | None = None
         self._workers: Workers | None = None
+        self._kernels: Kernels | None = None
         self.broker: Broker | None = None
         self.registration: Registrar | None = None
         self.following: Following | None = None
@@ -123,7 +127,7 @@ class BrokerApp:
         """Set once the broker has failed and must stop, for example because its disk failed."""
 
     async def start(self) -> None:
-        """Compile or load the kernels, recover the store, listen and register.
+        """Recover the store, listen and register. Kernels that are not compiled yet are put to use later.
 
         A broker that must change its role first does not listen: see `next_life`. Raises TlsError, StoreLocked,
         OSError, and ConfigError if other machines could reach a broker without users.
@@ -137,17 +141,8 @@ class BrokerApp:
             keep_freed_memory()
         shell = _Shell(loop)
         workers = self._workers = Workers.of(lambda name: ThreadWorker(name, shell.on_loop))
-        broker = self.broker = open_broker(
-            self.settings,
-            disk=Disk(),
-            clock=self._clock,
-            workers=workers,
-            randomness=random.Random(),
-            origin=self._origin,
-            hooks=self.hooks,
-            inner=self._inner,
-            shell_figures=shell.figures,
-        )
+        kernels = Kernels(self._kernel_use, self._clock, lambda: ThreadWorker("kernels", shell.on_loop))
+        broker = self._open_broker(kernels, workers, shell)
         parts = broker.parts
         self._check_exposure(has_users=bool(parts.access.tables.users.all()))
         registration = self.registration = Registrar(
@@ -164,6 +159,7 @@ class BrokerApp:
             tls=self._tls,
         )
         shell.open(self._server)
+        kernels.begin_to_serve()
         await self._server.listen(self.settings.broker.listen_host, self.settings.broker.listen_port)
         if self.settings.connections.fast_port:
             await self._listen_fast()
@@ -174,6 +170,8 @@ class BrokerApp:
             host, port = self.settings.metrics.prom_host, self.settings.metrics.prom_port
             self.exporter = Exporter(broker.parts.metric_sources, loop, host, port, self._metrics_token())
         broker.tasks.add(TickTask("registration", lambda at: registration.poll()))
+        if self._kernel_use.state is KernelState.COMPILING:
+            broker.tasks.add(TickTask("kernels", lambda at: kernels.poll(self._use_kernels)))
         if self._owns_process:
             self._add_memory_tasks(broker, workers)
         if parts.elections is not None:
@@ -187,6 +185,34 @@ class BrokerApp:
         if self._owns_process:
             gc.collect()
             gc.freeze()  # later collections check only objects that requests create
+
+    def _open_broker(self, kernels: Kernels, workers: Workers, shell: _Shell) -> Broker:
+        """Begin to load or compile the kernels, and recover the store. Raises StoreLocked, OSError, ConfigError."""
+        self._kernels = kernels
+        kernels.begin()
+        try:
+            self.broker = open_broker(
+                self.settings,
+                disk=Disk(),
+                clock=self._clock,
+                workers=workers,
+                randomness=random.Random(),
+                origin=self._origin,
+                hooks=self.hooks,
+                inner=self._inner,
+                shell_figures=shell.figures,
+            )
+        except BaseException:
+            kernels.stop()
+            raise
+        return self.broker
+
+    def _use_kernels(self) -> None:
+        """Serve by the kernels, which are loaded now."""
+        assert self.broker is not None
+        self.broker.parts.use_kernels()
+        if self._owns_process:
+            gc.freeze()  # the objects of Numba stay
 
     def tick_soon(self) -> None:
         """Tick after this round, because the clock was moved. Only the thread of the loop may call this."""
@@ -350,6 +376,8 @@ class BrokerApp:
             await self.registration.stop()
         if self._server is not None:
             await self._server.close()
+        if self._kernels is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._kernels.stop)
         if self._tls is not None:
             await self._tls.stop()
         if self._workers is not None:

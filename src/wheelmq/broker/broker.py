@@ -17,7 +17,6 @@ import numpy as np
 from wheelmq.broker.admission.store_health import RETRY_MS
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.dispatch import Dispatch
-from wheelmq.broker.fast.warm import warm
 from wheelmq.broker.handlers import bind_handlers
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.parts import Inner, Parts
@@ -83,7 +82,7 @@ class Broker:
             while at < end and connection.is_open and not connection.must_wait:
                 fast = self.parts.fast_send if connection.sends else None
                 if fast is not None:
-                    at = fast.serve(connection, np.frombuffer(buffer, np.uint8), at, end)
+                    at = fast.serve(connection, np.frombuffer(buffer.toreadonly(), np.uint8), at, end)
                 stop = frame.frame_end(buffer, at, end)
                 if stop is None:
                     break
@@ -229,11 +228,10 @@ def open_broker(
     inner: Inner | None = None,
     shell_figures: Callable[[], dict[str, int]] = dict,
 ) -> Broker:
-    """Compile or load the kernels, recover the store, and return the broker.
+    """Recover the store, and return the broker.
 
     Raises StoreLocked, OSError, ConfigError.
     """
-    warm(log.warning)
     parts = Parts(
         settings,
         disk=disk,

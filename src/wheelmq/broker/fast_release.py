@@ -61,7 +61,7 @@ class FastRelease:
         parameters[release.LOG_BASE] = base
         parameters[release.SOURCE_BASE] = source_base
         room = log.files.file_at(log.end).array[: room_end - base]
-        self._call(refs[:here], source.file_at(source_base).array, room)
+        self._call(refs[:here], source.file_at(source_base).read_array, room)
         log.advance(LogPosition(base + int(state[release.LOG_AT])), store_ms)
         journal.count = int(state[release.ROWS])
         return int(state[release.NEXT])

@@ -12,6 +12,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from wheelmq.broker.kernel_use import KernelState
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.overdue import overdue
 from wheelmq.broker.overview import LATENESS_MS, waiting_by_place
@@ -145,7 +146,15 @@ class Families:
         yield self._total(
             "wheelmq_timers_not_noted", "Parked without room to be noted", timer.pending.notes.passed_over
         )
+        yield self._kernels()
         yield from self._pipeline()
+
+    def _kernels(self) -> Metric:
+        """Return a sample for each state of the kernels: 1 for the present one."""
+        family = GaugeMetricFamily("wheelmq_kernels", "1 for their state", labels=[*self._labels, "state"])
+        for state in KernelState:
+            family.add_metric([*self._labels.values(), state], int(state is self._sources.kernel_use.state))
+        return family
 
     def _pipeline(self) -> Iterator[Metric]:
         sources, timer = self._sources, self._sources.engine.timer

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from wheelmq.broker.admission.overload import OverloadGuard
 from wheelmq.broker.admission.sends import Admission
 from wheelmq.broker.engine import Engine
+from wheelmq.broker.kernel_use import KernelUse
 from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.replication.role import Role
 from wheelmq.broker.settings import BrokerSettings
@@ -49,5 +50,6 @@ class MetricSources:
     request_counts: Counter[str]
     """Requests by outcome: `served`, `failed`, `unsupported` (served by the default processor), and those that
     the overload guard rejected: `rejected`, `overloaded`, `timed_out`."""
+    kernel_use: KernelUse
     shell_figures: Callable[[], dict[str, int]]
     """Returns the counters of the sockets, by name."""

@@ -25,6 +25,7 @@ from wheelmq.broker.fast_send import FastSend
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.hooks import Hooks
+from wheelmq.broker.kernel_use import KernelUse
 from wheelmq.broker.member_changes import MemberChanges
 from wheelmq.broker.message_topics import MessageTopics
 from wheelmq.broker.metric_sources import MetricSources
@@ -87,6 +88,8 @@ class Inner(NamedTuple):
     access_key: AccessKey | None = None
     """The access key of the processes of one `wheelmq up`."""
     audit_sink: AuditSink | None = None
+    kernel_use: KernelUse | None = None
+    """Whether the process runs kernels. None if the process does not load them in the background."""
 
 
 class Parts:
@@ -104,7 +107,7 @@ class Parts:
         shell_figures: Callable[[], dict[str, int]] = dict,
     ) -> None:
         """Open the store and compose the parts. `shell_figures` returns the counters of the sockets, by name."""
-        self.hooks = hooks or Hooks()
+        self.hooks, inner = hooks or Hooks(), inner or Inner()
         self.settings, self.clock = settings, clock
         self.health = StoreHealth(clock)
         self.disk, self.workers, self.randomness = disk, workers, randomness
@@ -112,9 +115,9 @@ class Parts:
         self.role = Role(settings, disk, self.paths)
         recovered_ends = self._open_engine()
         self._open_tables()
-        self.sign = self._own_sign(inner or Inner())
+        self.sign = self._own_sign(inner)
         self.request_counts: Counter[str] = Counter()
-        self.access = self._open_access(inner or Inner())
+        self.access = self._open_access(inner)
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.transactions = Transactions(
             self.store, self.topics, self.consumer_offsets, settings, self.role, recovered_ends, workers.background
@@ -124,12 +127,11 @@ class Parts:
         self.holds, self.calls = Holds(clock), Calls()
         self._open_replication()
         self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings.consumers)
-        topic_arrays = TopicArrays(self.topics, self.store.queues, settings) if jit.available() else None
-        fast_release = None if topic_arrays is None else FastRelease(self.store, self.generations, topic_arrays)
-        self.releaser = Releaser(self.store, self.timer, self.generations, fast_release)
+        self.releaser = Releaser(self.store, self.timer, self.generations)
         self.file_upkeep = FileUpkeep.open(self.engine, self.transactions, self.releaser, settings, workers)
         self.timer_upkeep = TimerUpkeep.open(self.engine, self.releaser, settings, workers)
         self.boot_ms = clock.now_ms()
+        self._kernel_use = inner.kernel_use or KernelUse()
         self.ticks, self.steps = Ticks(clock), Steps(clock.monotonic)
         self.pipeline = self._open_turns()
         self.overload = OverloadGuard(settings, self.role, self.health, clock, self.ticks)
@@ -139,8 +141,10 @@ class Parts:
         self.table_saves = self._open_table_saves()
         self.stats = BrokerStats(self.store, self.topics, settings.broker.cluster)
         self.failed_puts = FailedPuts(settings, self.health, disk, self.paths, self.stats)
-        self.fast_send = None if topic_arrays is None else self._open_fast_send(topic_arrays)
-        """None when kernels are off: the plain code then serves every frame."""
+        self.fast_send: FastSend | None = None
+        """None while the kernels are not in use: the plain code then serves every frame."""
+        if jit.available():
+            self.use_kernels()
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.requests.response_timeout_ms)
         self.transaction_checks = self._open_transaction_checks()
         self.records = RecordDispatch(self.engine, self.replicas, self.stats, self.holds, self.health, self.steps)
@@ -252,6 +256,7 @@ class Parts:
             role=self.role,
             replicas=self.replicas,
             request_counts=self.request_counts,
+            kernel_use=self._kernel_use,
             shell_figures=shell_figures,
         )
 
@@ -372,8 +377,13 @@ class Parts:
             self.access.may_check_transaction,
         )
 
-    def _open_fast_send(self, arrays: TopicArrays) -> FastSend:
-        return FastSend(
+    def use_kernels(self) -> None:
+        """Serve sends and releases by kernels from now on. No round may run. Does nothing if they are in use."""
+        if self.fast_send is not None:
+            return
+        arrays = TopicArrays(self.topics, self.store.queues, self.settings)
+        self.releaser.append_by(FastRelease(self.store, self.generations, arrays))
+        self.fast_send = FastSend(
             self.store,
             self.timer.congestion,
             arrays,

@@ -9,8 +9,8 @@ from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.topics import Topics
 from wheelmq.delay.rebuild import PARKED_TOPICS
 from wheelmq.formats import names
+from wheelmq.formats.disk.parked import fnv
 from wheelmq.formats.kernels import topics
-from wheelmq.formats.kernels.numbers import FNV_PRIME, FNV_START
 from wheelmq.formats.wire.bodies import PERM_WRITE, TopicConfig
 from wheelmq.store.queues import QueueTable
 
@@ -100,7 +100,7 @@ class TopicArrays:
         count = _queue_count(config)
         self._all_rows[row] = (name_at, len(name), count, self._queues_used, self._sendable(config))
         mask = len(self.slots) - 1
-        at = _fnv(name) & mask
+        at = fnv(name) & mask
         while self.slots[at] >= 0:
             at = (at + 1) & mask
         self.slots[at] = row
@@ -148,10 +148,3 @@ def _queue_count(config: TopicConfig) -> int:
     if config.topic_name in PARKED_TOPICS:
         return 0
     return max(config.read_queue_nums, config.write_queue_nums)
-
-
-def _fnv(raw: bytes) -> int:
-    code = int(FNV_START)
-    for byte in raw:
-        code = (code ^ byte) * int(FNV_PRIME) & 0xFFFF_FFFF_FFFF_FFFF
-    return code

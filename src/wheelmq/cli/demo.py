@@ -53,6 +53,8 @@ def command(home: Path | None) -> None:
     folder = _folder(home)
     # creating a start-up cache would take processor time from the demonstration
     os.environ.setdefault("WHEELMQ_JAVA_CACHE", "use")
+    # nor must a compilation: the broker listens once its kernels are compiled
+    os.environ.setdefault("WHEELMQ_KERNELS", "compiled")
     code = 1
     try:
         code = asyncio.run(_demonstrate(folder))

@@ -232,6 +232,8 @@ def kernels() -> Check:
     """Check that kernels can be compiled. Without Numba the broker runs, slowly."""
     from importlib.metadata import PackageNotFoundError, version
 
+    from wheelmq.formats.kernels.cache import ALL_LISTS, cache_folder, is_complete
+
     if os.environ.get("WHEELMQ_KERNELS") == "plain":
         return Check(
             "kernels",
@@ -240,9 +242,12 @@ def kernels() -> Check:
             "for full speed: `unset WHEELMQ_KERNELS`",
         )
     try:
-        return Check("kernels", CheckStatus.OK, f"Numba {version('numba')}, NumPy {version('numpy')}")
+        found, is_compiled = f"Numba {version('numba')}, NumPy {version('numpy')}", is_complete(*ALL_LISTS)
     except PackageNotFoundError as missing:
         return Check("kernels", CheckStatus.FAIL, f"{missing.name} is not installed", reinstall_text("numba", "numpy"))
+    if is_compiled:
+        return Check("kernels", CheckStatus.OK, f"{found}; the compiled code is in {cache_folder()}")
+    return Check("kernels", CheckStatus.OK, f"{found}; not compiled yet; the next broker compiles them")
 
 
 def ship(home: Path) -> Check:

@@ -253,7 +253,10 @@ class Stack:
 
     def _awaited(self) -> str:
         if not self.broker.is_up:
-            return "broker (its first start on a machine compiles kernels; after a crash it reads its whole log)"
+            return (
+                "broker (after a crash it reads its whole log, and with WHEELMQ_KERNELS=compiled its first start on a "
+                "machine compiles kernels)"
+            )
         waiting = ", ".join(child.name for child in self.children if not child.is_up)
         return waiting or ("first turn of the pipeline" if self.pipeline is not None else "registration of the broker")
 

@@ -39,7 +39,7 @@ def alarms(figures: dict[str, Any], recent: ChartPoint | None) -> list[Alarm]:
                 "run wheelmq doctor.",
             )
         ]
-    found = [*_sends(figures), *_lateness(figures, recent), *_pipeline(figures), *_slots(figures)]
+    found = [*_sends(figures), *_lateness(figures, recent), *_pipeline(figures), *_slots(figures), *_kernels(figures)]
     return found + [alarm for alarm in _disk(figures) if not any("disk" in one.reason for one in found)]
 
 
@@ -122,6 +122,17 @@ def _slots(figures: dict[str, Any]) -> Iterator[Alarm]:
             f"{count:,} {'slot' if count == 1 else 'slots'} of the timer wheel cannot be read",
             f"Read the lines with CRITICAL in broker.log {LOGS}: they name each slot and the error. The broker tries "
             "again every 10 s. Restart it if the error stays, then see docs/operations/damage.md.",
+        )
+
+
+def _kernels(figures: dict[str, Any]) -> Iterator[Alarm]:
+    if figures["kernels"]["state"] == "failed":
+        yield Alarm(
+            "The kernels are not compiled",
+            f"The kernels are not compiled: {figures['kernels']['problem']}. The broker runs plain Python code, which "
+            "takes many times as long for each message",
+            f"Read the line with WARNING in broker.log {LOGS}. Restart the broker when the reason is gone: it compiles "
+            "again.",
         )
 
 

@@ -50,12 +50,12 @@ Returns the number of messages appended. The caller appends the next message wit
 class Releaser:
     """Takes due references from the armed ones and appends their messages. Failed ones count as in hand."""
 
-    def __init__(self, store: Store, timer: Timer, generations: Generations, bulk: BulkAppend | None = None) -> None:
+    def __init__(self, store: Store, timer: Timer, generations: Generations) -> None:
         self._store = store
         self._timer = timer
         self._pending = timer.pending
         self._generations = generations
-        self._bulk = bulk
+        self._bulk: BulkAppend | None = None
         self._ring = Ring()
         self._pace = ReleasePace()
         self._is_leaving = False
@@ -74,6 +74,10 @@ class Releaser:
         self._failed_log = RateLimitedLog(log, store.clock.monotonic)
         self._failed_now: Counter[int] = Counter()
         """Number of failed references by fire time, since the lateness was last counted."""
+
+    def append_by(self, bulk: BulkAppend) -> None:
+        """Append by `bulk` from now on. Plain code appends the messages that `bulk` does not."""
+        self._bulk = bulk
 
     def earliest_in_hand_ms(self) -> int | None:
         """Return the least fire time of references taken and not released, or None."""

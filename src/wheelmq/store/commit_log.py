@@ -24,6 +24,7 @@ from wheelmq.formats.disk.message import (
 from wheelmq.formats.disk.properties import StoredProperties
 from wheelmq.formats.kernels import gather as kernel
 from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels.arrays import read_only
 from wheelmq.formats.kernels.numbers import Bytes
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.mapped import MappedSequence
@@ -136,7 +137,7 @@ class CommitLog:
         if len(self._joined) < bytes_max:
             self._joined = np.empty(bytes_max, np.uint8)
         base = first - first % self.files.file_bytes
-        raw, log = units.view(np.uint8), self.files.file_at(first).array
+        raw, log = read_only(units.view(np.uint8)), self.files.file_at(first).read_array
         kernel.gather(log, base, self.end, raw, count_max, self._joined[:bytes_max], _found)
         taken, copied = _found.tolist()
         return taken, self._joined[:copied].tobytes()

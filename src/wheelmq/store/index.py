@@ -199,7 +199,7 @@ class MessageIndex:
         state = np.array([at], np.int64)
         file = self._files[-1].array
         slots, units = self._size.slots, self._size.units
-        outcome = kernel.index_log(source.array, base, stop, file, slots, units, state, self._wanted)
+        outcome = kernel.index_log(source.read_array, base, stop, file, slots, units, state, self._wanted)
         return int(state[kernel.AT]), int(outcome)
 
     def _add_one(self, source: MappedFile, base: int, at: int) -> int:

@@ -33,11 +33,12 @@ from wheelmq.formats.disk.message import (
     is_written_out,
 )
 from wheelmq.formats.disk.origin import NO_ORIGIN, origin_of
-from wheelmq.formats.disk.parked import delay_facts
+from wheelmq.formats.disk.parked import delay_facts, fnv
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.java import java_long, tag_code
 from wheelmq.formats.kernels import jit, topics
 from wheelmq.formats.kernels import scan as col
+from wheelmq.formats.kernels.arrays import read_only
 from wheelmq.formats.names import BLOCK_TOPIC
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.spans import NEAR_BYTES, joined
@@ -100,17 +101,24 @@ class InternedNames:
     def _intern(self, raw: npt.NDArray[np.uint8]) -> int:
         if jit.available():
             return int(topics.intern_topic(self.slots, self.rows, self.names, self.used, raw, 0, len(raw)))
-        wanted = bytes(raw)
-        for row in range(int(self.used[0])):
+        return self._intern_plain(bytes(raw))
+
+    def _intern_plain(self, raw: bytes) -> int:
+        """Do the same to the same arrays: the kernels may take over at any time."""
+        mask = len(self.slots) - 1
+        place = fnv(raw) & mask
+        while (row := int(self.slots[place])) >= 0:
             at, size = self.rows[row].tolist()
-            if bytes(self.names[at : at + size]) == wanted:
+            if self.names[at : at + size].tobytes() == raw:
                 return row
+            place = (place + 1) & mask
         row, at = self.used.tolist()
-        if row == len(self.rows) or at + len(wanted) > len(self.names):
+        if 2 * row >= len(self.slots) or row >= len(self.rows) or at + len(raw) > len(self.names):
             return -1
-        self.names[at : at + len(wanted)] = raw
-        self.rows[row] = (at, len(wanted))
-        self.used[:] = (row + 1, at + len(wanted))
+        self.slots[place] = row
+        self.names[at : at + len(raw)] = np.frombuffer(raw, np.uint8)
+        self.rows[row] = (at, len(raw))
+        self.used[:] = (row + 1, at + len(raw))
         return int(row)
 
     def grow(self) -> None:
@@ -278,7 +286,7 @@ class LogScan:
         names = self.names
         while True:
             outcome = col.scan_log(
-                file.array[:stop],
+                read_only(file.array[:stop]),
                 base,
                 self._check_bodies,
                 self._whole_before_ms,

@@ -77,6 +77,9 @@ class MappedFile:
         self._address = mapping.address
         _madvise(self._address, size, mmap.MADV_RANDOM)  # reads are random: readahead would only evict pages
         self.array: Bytes = np.asarray(mapping)
+        self.read_array: Bytes = self.array.view()
+        """The same bytes for kernels that only read them, see `formats.kernels.arrays`."""
+        self.read_array.setflags(write=False)
         self.view = memoryview(self.array)  # type: ignore[arg-type] # NumPy says so for Python 3.12 and newer
         self.synced_bytes = 0
         """Bytes from the start that are known to be on disk. Grows only in `sync`."""

@@ -209,7 +209,7 @@ def _memory() -> str | None:
 
 
 def _import_servers() -> None:
-    """Import the servers with plain kernels, unless they are imported: compiled kernels would delay the first start."""
+    """Import the servers with plain kernels, unless they are imported. A test needs no compiler in the background."""
     before = os.environ.get("WHEELMQ_KERNELS")
     os.environ.setdefault("WHEELMQ_KERNELS", "plain")
     try:

@@ -11,6 +11,7 @@ the broker cleanly, as `kill -9` would, or as a power cut would.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ import msgspec
 
 from wheelmq.auth.audit import AuditSink
 from wheelmq.broker.broker import Broker, open_broker
+from wheelmq.broker.fast.warm import warm
 from wheelmq.broker.parts import Inner
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.config.setting import nested, tables_of
@@ -56,6 +58,8 @@ SMALL: dict[str, Any] = {
 
 The wheel turns once within a test. The roll window is 20 s, and a block has 10 s.
 """
+
+log = logging.getLogger(__name__)
 
 TICKS_MAX = 10_000
 """The harness fails if the broker asks for more ticks than this at one moment."""
@@ -176,6 +180,7 @@ class BrokerHarness:
         assert self._broker is None, "the broker is already running"
         self.change(**settings)
         try:
+            warm(log.warning)
             self._broker = open_broker(
                 self.settings,
                 disk=self.disk,

@@ -13,7 +13,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import FLAG_DONE
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.testing import invariants
-from wheelmq.testing.replication import BlockCopy, copy_log, rejoin
+from wheelmq.testing.replication import SLAVE, BlockCopy, copy_log, rejoin
 from wheelmq.testing.stops import Died, Stops
 
 
@@ -139,6 +139,20 @@ class TestReturn:
         pair.master.broker.parts.replication.promote("the test")
         pair.master.advance(120_000)
         assert sorted(bodies(pair.master)) == [b"both", b"first", b"new", b"new too"]
+
+    def test_a_block_that_the_new_master_lacks_is_cut_once_the_log_has_come(self, pair: Pair) -> None:
+        """The log may have records that settle its messages. Until then, the master may hold a request."""
+        send(pair.master, 100, b"lost with its block")
+        pair.fail_over()
+        pair.replica.send("T", b"next")
+        pair.master.start(**SLAVE)
+        copy = BlockCopy(pair.replica, pair.master)
+        must_cut: list[bool] = []
+        copy.link.when_cut(lambda: must_cut.append(True))
+        copy.run()
+        assert not must_cut
+        copy_log(pair.replica, pair.master, Random(1))
+        assert must_cut and copy.link.cuts is not None
 
     def test_counts_by_queue_are_right_if_two_masters_gave_one_origin(self, pair: Pair) -> None:
         """The log settles the message of the new master. The former master had counted its own one."""

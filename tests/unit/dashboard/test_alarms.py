@@ -138,6 +138,14 @@ def test_slots_that_cannot_be_read_are_red(requests: CountedRequests) -> None:
     assert_red(found, "1 slot of the timer wheel cannot be read", "CRITICAL")
 
 
+def test_kernels_that_are_not_compiled_are_red(requests: CountedRequests) -> None:
+    found = read_figures(requests)
+    found["kernels"] = {"state": "failed", "problem": "signal 9 ended the compiler"}
+    assert_red(found, "The kernels are not compiled: signal 9 ended the compiler. The broker", "broker.log")
+    found["kernels"] = {"state": "compiling", "problem": ""}
+    assert alarms(found, None) == []
+
+
 def test_several_problems_are_listed(harness: BrokerHarness, requests: CountedRequests) -> None:
     harness.disk.used = 0.87
     found = read_figures(requests)
@@ -154,7 +162,7 @@ def test_each_problem_is_documented() -> None:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Alarm"]
     titles = {ast.literal_eval(call.args[0]) for call in calls}
     guide = Path(__file__).parents[3] / "docs/operations/dashboard.md"
-    assert titles == set(re.findall(r"^\| ([A-Z][^|]*)\. \|", guide.read_text(), re.MULTILINE)) and len(titles) == 8
+    assert titles == set(re.findall(r"^\| ([A-Z][^|]*)\. \|", guide.read_text(), re.MULTILINE)) and len(titles) == 9
 
 
 @pytest.mark.parametrize(

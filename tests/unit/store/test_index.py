@@ -30,6 +30,7 @@ from wheelmq.formats.disk.index import (
     seconds_since,
 )
 from wheelmq.formats.kernels import index as kernel
+from wheelmq.formats.kernels.arrays import read_only
 from wheelmq.formats.kernels.index import DONE, WANTED, index_log
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire import headers
@@ -358,7 +359,7 @@ class TestFollowing:
             nonlocal runs
             while runs < 1000:
                 runs, state[0], file[:] = runs + 1, 0, 0
-                args = (log.files.file_at(0).array, 0, log.end, file, size.slots, size.units, state, wanted)
+                args = (read_only(log.files.file_at(0).array), 0, log.end, file, size.slots, size.units, state, wanted)
                 if index_log(*args) == WANTED:
                     return
 

@@ -53,6 +53,13 @@ class TestMap:
         assert (tmp_path / "file").read_bytes()[4:8] == b"\0\x07\x08\0"
         assert any_disk.map(tmp_path / "file", 4096).view[6] == 8
 
+    def test_the_array_for_reading_shows_each_store_and_takes_none(self, any_disk: Disk, tmp_path: Path) -> None:
+        file = any_disk.map(tmp_path / "file", 1 << 16)
+        file.array[7] = 1
+        assert file.read_array[7] == 1
+        with pytest.raises(ValueError, match="read-only"):
+            file.read_array[7] = 2
+
     def test_a_file_of_another_size_is_rejected(self, any_disk: Disk, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"x")
         with pytest.raises(OSError, match="has 1 bytes where 4096 are configured") as caught:

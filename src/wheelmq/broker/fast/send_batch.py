@@ -75,11 +75,12 @@ def _read_shared(a: Bytes, text: Bytes, shared: Integers, spans: Integers, seen:
     """Write the batch's properties to `text`, and fill `shared` in their order. Returns False for the plain code."""
     if f[PROPERTIES_END] - f[PROPERTIES] > SHARED_BYTES_MAX:
         return False
+    start = np.int64(0)  # for the constant 0, Numba would compile its callees once more
     if f[RAW] != 0:
-        end = copy(a, f[PROPERTIES], f[PROPERTIES_END], text, 0)
+        end = copy(a, f[PROPERTIES], f[PROPERTIES_END], text, start)
     else:
-        end = unescape(a, f[PROPERTIES], f[PROPERTIES_END], text, 0)
-    if end <= 0 or prop.scan(text, 0, end, spans, seen) != prop.REGULAR:
+        end = unescape(a, f[PROPERTIES], f[PROPERTIES_END], text, start)
+    if end <= 0 or prop.scan(text, start, end, spans, seen) != prop.REGULAR:
         return False
     if text[end - 1] != 2:
         text[end] = 2

@@ -48,6 +48,7 @@ def metrics(sources: MetricSources) -> dict[str, Any]:
         "pipeline": pipeline_metrics(sources),
         "timers": timer_metrics(sources),
         "ticks": tick_metrics(sources),
+        "kernels": {"state": sources.kernel_use.state, "problem": sources.kernel_use.problem},
         "shell": sources.shell_figures(),
     }
 

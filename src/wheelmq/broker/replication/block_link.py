@@ -85,6 +85,7 @@ class BlockLink:
         self.cuts: dict[int, int] | None = None
         """The units to keep, by block number. The broker must stop, cut the blocks, and start again."""
         self._when_applied: Callable[[], object] | None = None
+        self._when_cut: Callable[[], object] | None = None
 
     # Requests ------------------------------------------------------------------------------------------------------
 
@@ -221,6 +222,8 @@ class BlockLink:
         ):
             applied, self._when_applied = self._when_applied, None
             applied()
+        if self.cuts is not None and self._when_cut is not None:
+            self._when_cut()
 
     def _ending(self) -> list[int]:
         """Return the blocks that the master has removed, if the log has come to the end of the master's log then."""
@@ -244,3 +247,7 @@ class BlockLink:
     def when_applied(self, call: Callable[[], object]) -> None:
         """Call `call` in a `poll`, once all parts are appended, or once that fails."""
         self._when_applied = call
+
+    def when_cut(self, call: Callable[[], object]) -> None:
+        """Call `call` in each `poll` while blocks must be cut."""
+        self._when_cut = call

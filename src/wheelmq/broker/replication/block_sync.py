@@ -9,6 +9,7 @@ from typing import Final
 
 from wheelmq.broker.parts import Parts
 from wheelmq.broker.replication.block_link import WAIT_MS, BlockLink, BlocksWrong
+from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.system.rate_limited_log import RateLimitedLog
@@ -57,11 +58,16 @@ class BlockSync:
         replica_id = parts.role.broker_id
         link = BlockLink(parts.engine, parts.block_copies, parts.clock, replica_id=replica_id, epoch=self._epoch)
         parts.replication.block_link = link
+        must_cut = asyncio.Event()
+        link.when_cut(must_cut.set)
         requests = RpcClient(self._address, sign=parts.sign, tls=self._tls)
         try:
             while not parts.role.is_master:
                 request = link.next_request()
-                answer = await requests.call(request, TIMEOUT_S)
+                answer = await answer_unless(requests, request, must_cut)
+                if answer is None:
+                    assert link.cuts is not None
+                    raise MustCut(link.cuts)
                 if parts.role.is_master:
                     return
                 link.take(request, answer)
@@ -81,3 +87,15 @@ class BlockSync:
         link.when_applied(applied.set)
         self._schedule_tick()
         await applied.wait()
+
+
+async def answer_unless(requests: RpcClient, request: Command, is_over: asyncio.Event) -> Command | None:
+    """Return the answer to a request, or None once `is_over` is set. Raises CallError."""
+    asked = asyncio.ensure_future(requests.call(request, TIMEOUT_S))
+    over = asyncio.ensure_future(is_over.wait())
+    try:
+        await asyncio.wait((asked, over), return_when=asyncio.FIRST_COMPLETED)
+        return None if is_over.is_set() else asked.result()
+    finally:
+        asked.cancel()
+        over.cancel()

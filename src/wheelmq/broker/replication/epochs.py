@@ -39,6 +39,8 @@ class Epochs:
         """Load the file. Raises OSError for a file that cannot be read."""
         self._disk, self._path = disk, paths.epochs
         raw = disk.read(self._path)
+        if raw is not None:
+            disk.sync_folder(self._path.parent)  # a kill may have come before it
         try:
             self._epochs = [] if raw is None else decode_epochs(raw)
         except EpochsUnreadable as error:

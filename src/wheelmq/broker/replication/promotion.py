@@ -43,7 +43,8 @@ class Promotion:
     def promote(self, epoch: int) -> None:
         """Take over as the master of `epoch`, which begins at the end of the log. Raises OSError.
 
-        After an error it is still a replica. Bytes of an incomplete record at the end are dropped. So are received
+        Log and blocks are on disk then, because a former master with SYNC_FLUSH has answered for them. After an error,
+        this broker is still a replica. Bytes of an incomplete record at the end are dropped. So are received
         parts of blocks that wait for the log.
         """
         while self._replica_log.has_more():
@@ -51,6 +52,8 @@ class Promotion:
             self._records.run()
         self._replica_log.drop_incomplete()
         self._block_copies.end()
+        self._store.flush()
+        self._engine.blocks.flush()
         self._epochs.begin(epoch, self._store.log.end)
         try:
             self._block_role.take_over(epoch)

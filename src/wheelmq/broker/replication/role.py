@@ -82,7 +82,10 @@ class Role:
     def _load(self) -> StoredRole | None:
         path = self._paths.replication_role
         try:
-            return config_file.load(self._disk, path, StoredRole)
+            found = config_file.load(self._disk, path, StoredRole)
+            if found is not None:
+                self._disk.sync_folder(path.parent)  # a kill may have come before it
+            return found
         except BodyError as error:
             raise OSError(f"{path} is unreadable: {error}. Remove it, and the settings choose the role") from None
 

@@ -7,11 +7,13 @@ import logging
 from typing import Final
 
 from wheelmq.broker.parts import Parts
-from wheelmq.broker.replication.apache_master import check_start, checkpoint_of
+from wheelmq.broker.replication.apache_master import check_start, checkpoint_of, log_range
 from wheelmq.broker.replication.state_request import state_of
 from wheelmq.broker.state.consumer_filters import FilterTable
 from wheelmq.broker.state.consumer_offsets import OffsetTable
 from wheelmq.broker.state.groups import GroupTable
+from wheelmq.broker.transactions.followed_progress import FollowedProgress
+from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.bodies import BodyError, TopicConfigTable
 from wheelmq.formats.wire.codes import RequestCode
@@ -38,6 +40,7 @@ class TableSync:
         self._versions: dict[str, str] = {}
         self._raw: dict[RequestCode, bytes] = {}
         """The last table that Apache's master sent, by its request."""
+        self._progress = FollowedProgress(parts.store, parts.consumer_offsets)
         self._log = RateLimitedLog(log, parts.clock.monotonic)
 
     async def run(self) -> None:
@@ -57,14 +60,15 @@ class TableSync:
         state = await state_of(self._requests)
         versions = {} if state is None else state.versions
         parts = self._parts
+        if state is not None:
+            self._progress.poll(LogPosition(state.log_end))
         if self._is_new("topics", versions):
             parts.topics.follow(bodies.read(await self._fetch(RequestCode.GET_ALL_TOPIC_CONFIG), TopicConfigTable))
         if self._is_new("groups", versions):
             raw = await self._fetch(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
             parts.groups.follow(bodies.read(raw, GroupTable))
         if self._is_new("offsets", versions):
-            raw = await self._fetch(RequestCode.GET_ALL_CONSUMER_OFFSET)
-            parts.consumer_offsets.follow(bodies.read(raw, OffsetTable))
+            self._follow_offsets(await self._fetch(RequestCode.GET_ALL_CONSUMER_OFFSET))
         if self._is_new("filters", versions):
             parts.consumer_filters.follow(bodies.read(await self._fetch(RequestCode.WMQ_GET_FILTERS), FilterTable))
         self._versions = versions
@@ -72,12 +76,13 @@ class TableSync:
     async def _follow_apache(self) -> None:
         """Fetch all tables, and the checkpoints of the master."""
         parts = self._parts
+        self._progress.poll((await log_range(self._requests)).end)
         topics = await self._fetch_changed(RequestCode.GET_ALL_TOPIC_CONFIG)
         if topics is not None:
             parts.topics.follow(bodies.read(topics, TopicConfigTable))
         offsets = await self._fetch_changed(RequestCode.GET_ALL_CONSUMER_OFFSET)
         if offsets is not None:
-            parts.consumer_offsets.follow(bodies.read(offsets, OffsetTable))
+            self._follow_offsets(offsets)
         groups = await self._fetch_changed(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         if groups is not None:
             parts.groups.follow(bodies.read(groups, GroupTable))
@@ -85,6 +90,11 @@ class TableSync:
         if parts.replica_log.received_to:
             check_start(checkpoint.log_start, parts.store.log)
         parts.file_upkeep.apache_checkpoints.note(checkpoint)
+
+    def _follow_offsets(self, raw: bytes) -> None:
+        table = bodies.read(raw, OffsetTable)
+        self._progress.note(table)
+        self._parts.consumer_offsets.follow(table)
 
     async def _fetch_changed(self, code: RequestCode) -> bytes | None:
         """Return a table of Apache's master; None if it is the last one. Its versions change with each of its own."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 
 from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.names import TRANSACTION_GROUP
 from wheelmq.formats.units import QueueOffset
 from wheelmq.formats.wire.bodies import Body, DataVersion
 from wheelmq.store import config_file
@@ -51,8 +52,10 @@ class ConsumerOffsets:
         self.changes += 1
 
     def follow(self, table: OffsetTable) -> None:
-        """Take over all offsets of the master of this replica."""
-        self._table = table
+        """Take over the offsets of the master of this replica, except the progress of transactions."""
+        own = {key: queues for key, queues in self._table.offset_table.items() if _is_of_transactions(key)}
+        theirs = {key: queues for key, queues in table.offset_table.items() if not _is_of_transactions(key)}
+        self._table = OffsetTable(table.data_version, {**theirs, **own})
         self._note_change()
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -164,3 +167,7 @@ class ConsumerOffsets:
                     )
                     queues[queue_id] = end
                     self._dirty = True
+
+
+def _is_of_transactions(key: str) -> bool:
+    return key.endswith(f"@{TRANSACTION_GROUP}")

@@ -266,7 +266,7 @@ class Blocks:
         for note in notes:
             note()
         self._behind = {number: block for number, block in self._behind.items() if block.is_behind}
-        self.synced = upto
+        self.synced = max(self.synced, upto)
 
     def checkpoint_job(self) -> Callable[[], None] | None:
         """Return the job that syncs units and writes checkpoints, or None when nothing changed since the last.

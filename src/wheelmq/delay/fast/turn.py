@@ -14,6 +14,7 @@ from wheelmq.formats.disk.origin import INDEX_MASK
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT, TIMER_UNIT
 from wheelmq.formats.disk.turn_row import TURN_ROW
 from wheelmq.formats.kernels import refs as ref
+from wheelmq.formats.kernels.arrays import read_only
 from wheelmq.formats.kernels.jit import kernel
 from wheelmq.formats.kernels.numbers import Bytes, get64, put32, put64
 from wheelmq.formats.kernels.timer_detail import put_detail
@@ -50,8 +51,8 @@ _SLOT_BYTES: Final = TIMER_SLOT.size
 
 def views(rows: npt.NDArray[Any]) -> tuple[Integers, Ints]:
     return (
-        rows.view(np.int64).reshape(-1, TURN_ROW.itemsize // 8),
-        rows.view(np.int32).reshape(-1, TURN_ROW.itemsize // 4),
+        read_only(rows.view(np.int64).reshape(-1, TURN_ROW.itemsize // 8)),
+        read_only(rows.view(np.int32).reshape(-1, TURN_ROW.itemsize // 4)),
     )
 
 

@@ -37,6 +37,7 @@ from wheelmq.formats.disk.timer_detail import read_details
 from wheelmq.formats.disk.turn_row import INDEX, QUEUE, STAGED_ROW, TURN_ROW, WALK
 from wheelmq.formats.java import java_hash, java_long
 from wheelmq.formats.kernels import jit, scan
+from wheelmq.formats.kernels.arrays import read_only
 from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.wire.portions import FileKind
 
@@ -259,7 +260,7 @@ def _read_many(view: ReadView, rows: StagedRows) -> int:
     read = {name: np.zeros(count, np.int64) for name in _READ}
     read["due_ms"][:] = rows["due_ms"]
     positions, sizes = rows["position"].astype(np.int64), rows["size"].astype(np.int64)
-    done = int(scan.read_parked(view.log.file_at(base).array, base, positions, sizes, *read.values()))
+    done = int(scan.read_parked(read_only(view.log.file_at(base).array), base, positions, sizes, *read.values()))
     kept = rows["kind"][:done] != INDEX
     for name, values in read.items():
         if name in ("out_ms", "magic"):  # other rows keep the slot's time and the unit's magic

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from wheelmq.formats.disk.paths import BlockPaths, StorePaths
 from wheelmq.formats.disk.timer import TIMER_SLOT, TIMER_TOPIC, TIMER_UNIT
 from wheelmq.formats.kernels import jit, timer
+from wheelmq.formats.kernels.arrays import read_only
 from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.wire.portions import FileKind
 from wheelmq.store.mapped import MappedSequence
@@ -152,7 +153,7 @@ def chain(files: Files, position: int, log_end: int, most: int = CHAIN_UNITS_MAX
         file = files.file_at(here)
         base = here - here % files.file_bytes
         if jit.available():
-            position = int(timer.chain_in_file(file.array, base, here, log_end, scratch))
+            position = int(timer.chain_in_file(read_only(file.array), base, here, log_end, scratch))
             found.append(scratch[: int(scratch[-1])].copy())
         else:
             at = here - base

@@ -123,11 +123,17 @@ def unique_key_of(key: str) -> str:
 
 def key_hash(text: str) -> int:
     """Return FNV-1a over the UTF-8 bytes of a delete key: 64 bits with a sign, never 0, which means "no key"."""
-    code = FNV_START
-    for byte in text.encode("utf-8", "replace"):
-        code = (code ^ byte) * FNV_PRIME & 0xFFFF_FFFF_FFFF_FFFF
+    code = fnv(text.encode("utf-8", "replace"))
     signed = code - (1 << 64) if code >= 1 << 63 else code
     return signed or 1
+
+
+def fnv(raw: bytes) -> int:
+    """Return FNV-1a with 64 bits, unsigned. Twin: `formats.kernels.numbers.fnv`."""
+    code = FNV_START
+    for byte in raw:
+        code = (code ^ byte) * FNV_PRIME & 0xFFFF_FFFF_FFFF_FFFF
+    return code
 
 
 def _own_key_hash(properties: dict[str, str]) -> int:

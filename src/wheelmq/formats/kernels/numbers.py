@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from wheelmq.formats.disk import parked
 from wheelmq.formats.kernels.jit import inline, part
+from wheelmq.formats.kernels.words import load_of, store_of
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -37,7 +38,7 @@ def literal(text: str) -> Bytes:
     return np.frombuffer(text.encode(), np.uint8).copy()
 
 
-@inline
+@load_of(4)
 def get32(a: Bytes, p: int) -> int:
     """Return 32 bits, big-endian and unsigned."""
     return (np.int64(a[p]) << 24) | (np.int64(a[p + 1]) << 16) | (np.int64(a[p + 2]) << 8) | np.int64(a[p + 3])
@@ -48,21 +49,24 @@ def signed32(value: int) -> int:
     return value - 4294967296 if value >= 2147483648 else value
 
 
-@inline
+@load_of(8)
 def get64(a: Bytes, p: int) -> int:
+    """Return 64 bits, big-endian and signed."""
     return (get32(a, p) << 32) | get32(a, p + 4)
 
 
-@inline
+@store_of(4)
 def put32(a: Bytes, p: int, value: int) -> None:
+    """Write the low 32 bits, big-endian."""
     a[p] = np.uint8((value >> 24) & 255)
     a[p + 1] = np.uint8((value >> 16) & 255)
     a[p + 2] = np.uint8((value >> 8) & 255)
     a[p + 3] = np.uint8(value & 255)
 
 
-@inline
+@store_of(8)
 def put64(a: Bytes, p: int, value: int) -> None:
+    """Write 64 bits, big-endian."""
     put32(a, p, value >> 32)
     put32(a, p + 4, value & 0xFFFFFFFF)
 

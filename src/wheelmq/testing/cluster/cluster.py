@@ -52,7 +52,9 @@ class SimulatedCluster:
             for number in range(choices.members)
         ]
         self.operator = Operator(self.members, choices.in_sync if choices.is_sync else 1, self.advance)
-        self.oracle = ClusterOracle(self.members[0].disk, is_sync=choices.is_sync, flushes=choices.flushes)
+        self.oracle = ClusterOracle(
+            self.members[0].disk, is_sync=choices.is_sync, flushes=choices.flushes, skew_ms_max=choices.skew_ms_max
+        )
         self.before_death: list[Callable[[Member], None]] = []
         """Called before a process ends, with its member. Clients take the answers that have arrived."""
         self._next_change = Change.KILL

@@ -50,9 +50,13 @@ class Half:
 class ClusterOracle(Oracle):
     """Checks the history, the answers of all brokers, and the records that consumers have seen."""
 
-    def __init__(self, disk: SimulatedDisk, *, is_sync: bool, flushes: bool) -> None:
-        """Create the oracle. `is_sync` is for SYNC_MASTER, and `flushes` for SYNC_FLUSH."""
+    def __init__(self, disk: SimulatedDisk, *, is_sync: bool, flushes: bool, skew_ms_max: int = 0) -> None:
+        """Create the oracle. `is_sync` is for SYNC_MASTER, and `flushes` for SYNC_FLUSH.
+
+        `skew_ms_max` is the greatest difference of a machine's clock from the true time.
+        """
         super().__init__(disk)
+        self._skew_ms_max = skew_ms_max
         self.is_sync = is_sync
         self._flushes = flushes
         self._change = Change.KILL
@@ -76,6 +80,7 @@ class ClusterOracle(Oracle):
         With `keeps_all`, the slaves have all that they acknowledged.
         """
         self._change, self._disk, self.broker, self._slaves_kept_all = change, disk, broker, keeps_all
+        self._now_ms -= 2 * self._skew_ms_max  # the last look was by the clock of another machine
         return self.recovered(broker, now_ms, power_was_cut=change in (Change.POWER_CUT, Change.FAILOVER))
 
     def _returns(self, entry: Entry) -> bool:

@@ -26,7 +26,7 @@ from wheelmq.testing.stops import Stops
 STEPS: Final = 120
 FIRST_PARTS_MAX: Final = 50
 FIRST_MS: Final = 300
-"""Time before each of the first messages. A log without any record cannot be truncated later."""
+"""Time before each of the first messages. A log cannot be truncated later if a power cut leaves no record of it."""
 ALWAYS: Final = ("time passes", "a process starts")
 """Events that happen in each run."""
 Client = ClusterProducer | HalfProducer
@@ -93,7 +93,7 @@ class ClusterSimulation:
             pass_time(self._cluster, self._r, FIRST_MS, self._collect)
             self._cluster.operator.recheck()
             self._cluster.settle()
-            if self._cluster.master.parts.store.log.end and self._cluster.operator.all_are_complete():
+            if self._cluster.master.parts.store.log.synced and self._cluster.operator.all_are_complete():
                 return
             self._by(self._producers[0], self._producers[0].send)
         raise AssertionError("the slaves do not follow their master")
