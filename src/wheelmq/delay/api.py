@@ -80,7 +80,10 @@ class Generation(Protocol):
         """Return the state of a message that is not armed."""
 
     def rebuild(self, record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> Message:
-        """Return the message of `record` for its real topic, or for the timer queue to roll it. Raises Unreleasable."""
+        """Return the message of `record` for its real topic, or for the timer queue to roll it. Raises Unreleasable.
+
+        `enqueue_ms` and `now_ms` become properties of the message, except in a message of a level. Only timers roll.
+        """
 
     def find(self, stream: Stream, first: int, stop: int, wanted: Wanted, until_s: float) -> Found:
         """Find wanted pending messages from index `first` to before `stop`. May stop at monotonic time `until_s`."""

@@ -49,8 +49,8 @@ class LogFollower:
     """Appends bytes of a master's log to a store that takes no other messages.
 
     `real_queue_of` returns the row of the real queue of a parked message, by its origin, or -1. `lacks` returns which
-    messages are stored outside of the log, and have not come to this store. `may_differ` returns which of them may have
-    come from another master.
+    messages are stored outside of the log, and are not counted in this store. `may_differ` returns which of them may
+    have come from another master.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class LogFollower:
 
         A released record is in its real queue. A cancel, a roll and a dead letter are in the queue of another topic. So
         may be the message of a former master with the same origin, which is counted until its block is checked. A
-        message that is not here is not counted yet, so it has no real queue.
+        message that is not here, or is damaged here, is not counted. So it has no real queue.
         """
         names = self.names
         found = np.where(rows[:, col.SETTLES] != 0, queues, -1)

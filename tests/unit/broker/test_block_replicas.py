@@ -141,6 +141,28 @@ class TestCopy:
         pair.copy.run()
         assert waiting(pair.replica) == 1 and "index 0 is set aside" in caplog.text
 
+    def test_a_message_that_only_the_replica_set_aside_is_not_counted(
+        self, pair: Pair, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Otherwise its release at the master would subtract another message, and drop the key of that one."""
+        send(pair.master, 8, b"damaged" * 10)
+        send(pair.master, 15, b"good", UNIQ_KEY="K")
+        pair.copy_all()
+        pair.replica.advance(2500)  # a checkpoint covers the records
+        (block, *_) = blocks(pair.replica)
+        block.log.files.file_at(0).array[100] ^= 0xFF  # in the body
+        pair.replica.restart(clean=False)
+        assert waiting(pair.replica) == 1 and "index 0 is set aside" in caplog.text
+        pair.master.advance(7000)
+        pair.connect_again()
+        pair.copy_all()
+        assert waiting(pair.replica) == 1
+        pair.fail_over()
+        invariants.check(pair.replica.broker)
+        cancel = {props.TIMER_DEL_UNIQKEY: "T+K", props.TIMER_DELIVER_MS: str(pair.replica.now_ms + 1000)}
+        assert pair.replica.send("T", b"cancel", properties=cancel).code == ResponseCode.SUCCESS
+        assert waiting(pair.replica) == 0
+
     def test_a_kill_at_any_point_of_a_copy_loses_nothing(self, tmp_path: Path) -> None:
         ended: list[str] = []
         for die_at in range(200):

@@ -135,7 +135,7 @@ class Blocks:
         reach("blocks.recovered")
 
     def resume(self, settled: dict[int, Indices], gone: dict[int, LogPosition]) -> None:
-        """Apply the indices, by block number, that the commit log shows as settled. Raises DiskFull.
+        """Apply the indices, by block number, that the commit log shows as settled. Raises OSError.
 
         For a gone block, the log has no records after the position in `gone`, unless the scan found some.
         """
@@ -214,7 +214,7 @@ class Blocks:
         return block
 
     def note_copied(self, block: Block, count: int) -> None:
-        """Note `count` new messages of a copy, which are not on disk yet."""
+        """Note `count` new units of a copy, which are not on disk yet. Units without a message count too."""
         self._last_store_ms = max(self._last_store_ms, block.last_store_ms)
         self._note_put(block, count)
 
@@ -291,9 +291,12 @@ class Blocks:
         return write
 
     def expire(self, is_past: Callable[[Block], bool], is_out: Callable[[Block], bool]) -> list[Removal]:
-        """Return the removals of past blocks, whose messages are all settled (`is_out`). Raises DiskFull."""
+        """Return the removals of past blocks, whose messages are all settled (`is_out`). Raises DiskFull.
+
+        A block that waits for a flush stays: the flush would fail without the files.
+        """
         past = [block for block in self._in_time if is_past(block) or block.number in self._going]
-        idle = [block for block in past if block.number not in self._removing]
+        idle = [one for one in past if one.number not in self._removing and one.number not in self._behind]
         jobs = [(block.remove_job(), block) for block in idle if block.number in self._going or is_out(block)]
         self._removing.update(block.number for _, block in jobs)
         self._going |= self._removing

@@ -228,7 +228,7 @@ class BlockCopies:
         if len(part.data):
             block.take_records(end, LogPosition(int(units["position"][is_named][-1])))
         block.queue.take_ahead(len(units))
-        self._blocks.note_copied(block, int(is_named.sum()))
+        self._blocks.note_copied(block, len(units))
         damaged = alive[~is_there]
         self._set_aside(block, indices[damaged])
         is_done = (units["flags"] & (FLAG_DONE | FLAG_BLANK)) != 0

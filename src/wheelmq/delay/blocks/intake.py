@@ -36,18 +36,20 @@ class BlockIntake:
         self._walk = walk
 
     def put(self, message: Message, due_ms: Millis) -> Put:
-        """Append a parked message. Raises PropertiesTooLong, RecordTooLong, BlockGoing, NoNumberLeft, DiskFull."""
+        """Append a parked message. After an error, the message is not stored.
+
+        Raises PropertiesTooLong, RecordTooLong, BlockGoing, NoNumberLeft, and OSError such as DiskFull.
+        """
+        properties = message.properties
+        unique_key = properties.get(UNIQ_KEY)
+        hashed = key_hash(delete_key(properties[REAL_TOPIC], unique_key)) if unique_key else 0
+        real_queue = self._store.real_queue(properties)
         block = self._blocks.block_for(due_ms)
         if block.queue.end == 0:  # the block is new, and an earlier block may have had its number
             self._pending.begin_stream(block_stream(block.number))
         message.queue_id = block.number
         put = self._blocks.put(block, message, due_ms)
-        origin = origin_of(block_stream(put.number), put.index)
-        properties = message.properties
-        unique_key = properties.get(UNIQ_KEY)
-        hashed = key_hash(delete_key(properties[REAL_TOPIC], unique_key)) if unique_key else 0
-        real_queue = self._store.real_queue(properties)
-        self._in_blocks.park(origin, hashed, real_queue)
+        self._in_blocks.park(origin_of(block_stream(put.number), put.index), hashed, real_queue)
         if due_ms <= self._walk.armed_through_ms():
             arm_units(self._pending, block, np.array([put.index]), block.queue.read(put.index, 1), by="block_lane")
         return put
@@ -59,14 +61,13 @@ class BlockIntake:
         real_queues = self._store.queue_rows(rows[:, scan.REAL_TOPIC], rows[:, scan.REAL_QUEUE_ID], names)
         origins = indices | origin_of(block_stream(block.number), 0)
         self._in_blocks.park_copies(origins, rows[:, scan.KEY_HASH], real_queues)
-        late = units["due_ms"] <= self._walk.armed_through_ms()
-        if late.any():
-            arm_units(self._pending, block, indices[late], units[late], by="block_lane")
+        near = units["due_ms"] <= self._walk.armed_through_ms()
+        arm_units(self._pending, block, indices[near], units[near], by="block_lane")
 
     def recover(self, gone: dict[int, LogPosition]) -> None:
-        """Find the pending messages, fill the wheel, and arm near messages, after the scan of the commit log.
+        """Find the pending messages, set S, and arm the messages up to S, after the scan of the commit log.
 
-        The timer must be ready. `gone` is from `Blocks.gone` before the scan. Raises LogDamaged, DiskFull.
+        The timer must be ready. `gone` has the gone blocks of the snapshot from which the scan began. Raises OSError.
         """
         settle_by_log(self._blocks, self._pending.done, gone)
         self._walk.begin(self._store.clock.now_ms())

@@ -39,7 +39,7 @@ class FoundPending(NamedTuple):
 def settle_by_log(blocks: Blocks, done: DoneBits, gone: dict[int, LogPosition]) -> None:
     """Apply the done bits of the scan to the blocks.
 
-    `gone` has the blocks that were gone before the scan, as from `Blocks.gone`.
+    `gone` has the gone blocks of the snapshot from which the scan began. Raises OSError.
     """
     blocks.resume({stream_number(stream): done.of(stream).ones() for stream in block_streams(done)}, gone)
 
@@ -64,7 +64,7 @@ def pending_of(store: Store, block: Block, in_blocks: PendingInBlocks, done: Don
         block.set_aside.update(indices[~is_there].tolist())
         origins = indices | first_origin
         done.update(origins[~is_there])
-        rows, origins = rows[is_there], origins[is_there]
+        indices, waiting, rows, origins = indices[is_there], waiting[is_there], rows[is_there], origins[is_there]
         real_queues = store.queue_rows(rows[:, col.REAL_TOPIC], rows[:, col.REAL_QUEUE_ID], records.names)
         in_blocks.add_found(origins, rows[:, col.KEY_HASH], real_queues)
         yield FoundPending(indices, waiting)

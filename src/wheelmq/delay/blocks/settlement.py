@@ -55,13 +55,14 @@ class BlockSettlement:
         self._in_blocks.settle(rows[is_mine, row.REAL_QUEUE])
 
     def lacks(self, origins: Origins) -> Flags:
-        """Return which messages are of blocks and have not come to this replica yet."""
+        """Return which messages are of blocks and are not counted here: they have not come yet, or were set aside."""
         found: Flags = origins >> KIND_SHIFT == KIND_BLOCK
         places = np.flatnonzero(found)
         for stream, mine in by_stream(origins[places]):
             block = self._blocks.get(stream_number(stream))
             if block is not None:
-                found[places[mine]] = origins[places[mine]] & INDEX_MASK >= block.queue.end
+                indices = origins[places[mine]] & INDEX_MASK
+                found[places[mine]] = (indices >= block.queue.end) | np.isin(indices, list(block.set_aside))
         return found
 
     def note_unchecked(self) -> None:

@@ -53,11 +53,11 @@ class BlockTurns:
             after_ms=walked_ms,
             through_ms=through_ms,
             rows=int(rows[min(entries, len(rows)) - 1]),
-            blocks=[self._named(number) for number in self._planned],
+            blocks=[self._to_scan(number) for number in self._planned],
         )
 
-    def _named(self, number: int) -> tuple[int, str, int]:
-        """Return number and folder of a block, and the number of units that the wheel counts and a turn must read."""
+    def _to_scan(self, number: int) -> tuple[int, str, int]:
+        """Return number and folder of a block, and the number of its units that the wheel has counted."""
         block = self._blocks.get(number)
         assert block is not None, number
         return number, block.paths.folder.name, self._wheel.counted_to(block)

@@ -48,15 +48,14 @@ class BlockWalk:
         self.walked_ms = self.lead_end_ms(now_ms)
         for block in self._blocks:
             if block.start_ms <= self.walked_ms < block.end_ms:
-                self._wheel.bring_in(block)
+                self._wheel.add(block)
 
     def tick(self, now_ms: Millis) -> None:
         """Count the blocks that come near, move S over empty entries, and arm messages that no turn armed in time."""
-        lead_end_ms = self.lead_end_ms(now_ms)
-        self.count_near(lead_end_ms)
+        lead_end_ms, near_ms = self.lead_end_ms(now_ms), _floor(now_ms + NEAR_MS) + STEP_MS
+        self.count_near(max(lead_end_ms, near_ms))
         if self._turns.plan is None and lead_end_ms > self.walked_ms:
             self.walk_to(self._first_filled_ms(lead_end_ms))
-        near_ms = _floor(now_ms + NEAR_MS) + STEP_MS
         if near_ms > self.walked_ms:
             for number in self._wheel.between(self.walked_ms, near_ms):
                 near = self._blocks.get(number)
@@ -92,7 +91,7 @@ class BlockWalk:
             if block.start_ms > through_ms + STEP_MS:
                 break
             if block.number not in self._wheel and block.end_ms > self.walked_ms:
-                self._wheel.bring_in(block)
+                self._wheel.add(block)
             self._wheel.count(block)
 
     def _first_filled_ms(self, through_ms: int) -> int:

@@ -1,6 +1,6 @@
 """The time wheel of blocks, in memory: the number of messages due in each second of the blocks that are near.
 
-An entry counts the messages on disk that were not armed at once. A turn must return as many references.
+An entry counts the messages on disk, settled ones too. A turn must return as many rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class BlockWheel:
     def __contains__(self, number: int) -> bool:
         return number in self._counts
 
-    def bring_in(self, block: Block) -> None:
+    def add(self, block: Block) -> None:
+        """Add a block, and count its messages that are on disk."""
         first = (block.start_ms - 1) // STEP_MS
         self._firsts[block.number] = first
         self._counts[block.number] = np.zeros((block.end_ms - 1) // STEP_MS - first + 1, np.int64)

@@ -24,4 +24,4 @@ FLAG_DELETE: Final = 1
 """Set for a parked record that cancels another one. It is never delivered."""
 
 NOT_COPIED: Final = -2
-"""Real queue of a settled message that is in a block and that a replica has not got yet. It is not counted."""
+"""Real queue of a settled message of a block that a replica does not count, as it has not come or is damaged."""

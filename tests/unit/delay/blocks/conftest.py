@@ -1,4 +1,4 @@
-"""Blocks with a store, which a test can open again at any time."""
+"""Blocks with a store, which a test can open again at any time, alone and with the other parts of blocks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from tests.unit.delay.blocks.parts_bench import PartsBench
 from wheelmq.delay.blocks.block import Put
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.done import Indices
@@ -114,3 +115,8 @@ def bench(tmp_path: Path, disk: SimulatedDisk, clock: ManualClock) -> BlockBench
 def make_bench(tmp_path: Path) -> Callable[[str], BlockBench]:
     """Make benches on separate folders and disks."""
     return lambda name: BlockBench(tmp_path / name, SimulatedDisk(), ManualClock())
+
+
+@pytest.fixture
+def parts(tmp_path: Path, disk: SimulatedDisk, clock: ManualClock) -> PartsBench:
+    return PartsBench(tmp_path / "store", disk, clock)

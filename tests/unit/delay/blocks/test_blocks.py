@@ -76,6 +76,8 @@ def test_a_past_block_is_removed_once_all_its_messages_are_settled(bench: BlockB
     bench.put(NEXT_HOUR_MS)
     bench.put(NEXT_HOUR_MS + HOUR_MS)
     past, later = bench.blocks
+    assert bench.blocks.expire(lambda block: block is past, lambda block: True) == []
+    bench.flush()
     assert bench.blocks.expire(lambda block: False, lambda block: True) == []
     assert bench.blocks.expire(lambda block: block is past, lambda block: block is not past) == []
     [removal] = bench.blocks.expire(lambda block: block is past, lambda block: True)
