@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash failover controlled brokers hang crowd states sweeps sim ship bench docs lock clean
+.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash failover controlled spark brokers hang crowd states sweeps sim ship bench docs lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ ship: install ## Ship stores under kills, power cuts and failing targets, and re
 	WHEELMQ_KERNELS=$(or $(WHEELMQ_KERNELS),plain) $(BIN)/python -m tests.ship --seeds $(or $(SEEDS),300) --from $(or $(FROM),0)
 	$(BIN)/python -m tests.crash.shipping --losses $(or $(LOSSES),30) $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.crash.shipping --losses 5 --s3 $(if $(SEED),--seed $(SEED))
+
+spark: install ## Run all tests of the pipeline and of the data source on Spark (10 min).
+	SPARK=whole $(BIN)/pytest tests/spark
 
 brokers: install ## Run several brokers under one application, two applications, executors of their own (5 min).
 	BROKERS=whole $(BIN)/pytest tests/crash/test_brokers.py

@@ -80,6 +80,7 @@ def launched(launch: Launch, servers: Live, key_file: Path, folder: Path) -> Ite
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.skipif(os.environ.get("SPARK") != "whole", reason="make spark runs it")
 @pytest.mark.parametrize("launch", [in_a_session, pytest.param(by_spark_submit, marks=pytest.mark.java)])
 def test_a_kill_in_a_turn_with_a_random_stage_loses_and_repeats_no_timer(
     spark: SparkSession, tmp_path: Path, launch: Launch

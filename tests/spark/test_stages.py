@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -276,6 +277,7 @@ def never_stops(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.skipif(os.environ.get("SPARK") != "whole", reason="make spark runs it")
 @pytest.mark.parametrize("in_driver", [False, True], ids=["its tasks", "the function"])
 @pytest.mark.usefixtures("never_stops")
 def test_a_stage_that_hangs_is_off_after_two_turns(

@@ -1,4 +1,4 @@
-"""A wheel of the repository runs in an environment with its declared dependencies and the extra `spark` alone."""
+"""A wheel of the repository runs in an environment with its declared dependencies and two extras alone."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ for found in pkgutil.walk_packages(wheelmq.__path__, "wheelmq."):
         importlib.import_module(found.name)
 print(wheelmq.__file__)
 """
+EXTRAS = ({"extra": "spark"}, {"extra": "opentelemetry"})
 SEND_AND_RECEIVE = """
 import sys
 from wheelmq.client import SyncProducer, SyncPullConsumer
@@ -53,7 +54,7 @@ def environment() -> dict[str, str]:
 
 
 def required_by(wheel: Distribution) -> dict[str, Distribution]:
-    """Return the distributions that `wheel[spark]` requires, directly or indirectly, as they are installed here.
+    """Return the distributions that a wheel with its extras requires, directly or not, as they are installed here.
 
     The client is missing: it is built from the repository too.
     """
@@ -65,7 +66,7 @@ def required_by(wheel: Distribution) -> dict[str, Distribution]:
         if (
             name == "wheelmq-client"
             or name in found
-            or (requirement.marker is not None and not requirement.marker.evaluate({"extra": "spark"}))
+            or (requirement.marker is not None and not any(map(requirement.marker.evaluate, EXTRAS)))
         ):
             continue
         found[name] = installed = distribution(name)

@@ -28,6 +28,7 @@ from wheelmq.nameserver.settings import NAME_SERVER, NameServerSettings
 from wheelmq.net.errors import CallError, Unreachable
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.net.sync_connection import SyncConnection
+from wheelmq.observe.prometheus import prometheus_family
 from wheelmq.system.tls import ClientAuth, ServerCheck, TlsError, TlsMode, TlsVersion
 from wheelmq.system.tls_client import Tls, TlsOptions, client_tls
 from wheelmq.testing.harness import SMALL
@@ -294,7 +295,7 @@ def test_the_metrics_of_the_certificate(tmp_path: Path, authority: Authority) ->
                 (sample.name, sample.labels.get("how", "")): sample.value
                 for family in families
                 if family.name.startswith("wheelmq_tls")
-                for sample in family.samples
+                for sample in prometheus_family(family).samples
             }
             assert 2.99 < found.pop(("wheelmq_tls_certificate_expiry_days", "")) < 3.01
             assert found == {
