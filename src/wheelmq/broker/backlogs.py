@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from wheelmq.broker.group_progress import queue_progress
+from wheelmq.broker.group_progress import GroupTopics, queue_progress
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.formats.names import DEAD_LETTER_PREFIX, DEAD_LETTER_TOPIC
-
-QUEUES_MAX: Final = 20_000
-"""Queues of groups that one overview looks at, so that it never takes long."""
 
 
 class Backlog(NamedTuple):
@@ -27,24 +24,17 @@ def group_lags(sources: MetricSources, rows_max: int) -> dict[str, Any]:
     A lag counts as in `wheelmq lag`: for each queue that consumers may read, from the committed offset to the end.
     """
     found: list[Backlog] = []
-    left = QUEUES_MAX
-    for group, topics in sources.consumer_offsets.by_group().items():
-        for topic in topics:
-            config = sources.topics.get(topic)
-            if config is None:
-                continue
-            left -= config.read_queue_nums
-            if left < 0:
-                break
-            lag = sum(one.lag for one in queue_progress(sources, group, config))
-            if lag:
-                found.append(Backlog(group, topic, lag))
+    walk = GroupTopics(sources)
+    for group, topic in walk:
+        lag = sum(one.lag for one in queue_progress(sources, group, topic))
+        if lag:
+            found.append(Backlog(group, topic.topic_name, lag))
     largest = heapq.nsmallest(rows_max, found, key=lambda one: (-one.messages, one.group, one.topic))
     rows = [{**one._asdict(), "members": _members(sources, one.group)} for one in largest]
     return {
         "groups": rows,
         "groups_in_all": len(found),
-        "groups_complete": left >= 0,
+        "groups_complete": walk.is_complete,
         "lag_in_all": sum(one.messages for one in found),
     }
 

@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.formats.wire.bodies import TopicConfig
+
+QUEUES_MAX: Final = 20_000
+"""Queues of groups that are looked at in one pass, so that it never takes long."""
+
+
+class GroupTopics:
+    """One pass over the topics of which groups have committed offsets."""
+
+    def __init__(self, sources: MetricSources) -> None:
+        self._sources = sources
+        self.is_complete = True
+        """Whether the pass has not ended at QUEUES_MAX queues."""
+
+    def __iter__(self) -> Iterator[tuple[str, TopicConfig]]:
+        """Yield each group with each of its topics, up to QUEUES_MAX queues."""
+        left = QUEUES_MAX
+        for group, names in self._sources.consumer_offsets.by_group().items():
+            for name in names:
+                topic = self._sources.topics.get(name)
+                if topic is None:
+                    continue
+                left -= topic.read_queue_nums
+                if left < 0:
+                    self.is_complete = False
+                    return
+                yield group, topic
 
 
 class QueueProgress(NamedTuple):

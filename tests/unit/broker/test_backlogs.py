@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.broker.test_handlers import send_heartbeat
 from tests.unit.delay.parked import due, park_raw
-from wheelmq.broker import backlogs
+from wheelmq.broker import group_progress
 from wheelmq.broker.backlogs import dead_letters, group_lags
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
@@ -63,7 +63,7 @@ def test_an_overview_looks_at_a_limited_number_of_queues(
 ) -> None:
     harness.send("T", queue_id=0)
     commit(harness, "g", "T", 0)
-    monkeypatch.setattr(backlogs, "QUEUES_MAX", 1)
+    monkeypatch.setattr(group_progress, "QUEUES_MAX", 1)
     assert lags(harness) == {"groups": [], "groups_in_all": 0, "groups_complete": False, "lag_in_all": 0}
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.broker.metric_samples import samples_by, samples_of
 from tests.unit.broker.test_send_back import send_back
+from wheelmq.broker import group_progress
 from wheelmq.broker.metric_families import Families
 from wheelmq.broker.metrics import connections, lag
 from wheelmq.broker.metrics.builder import FamilyBuilder
@@ -121,7 +122,7 @@ def test_the_lag_of_a_retry_topic_has_a_label(harness: BrokerHarness) -> None:
 
 
 def test_too_many_queues_are_reported(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag, "QUEUES_MAX", 4)
+    monkeypatch.setattr(group_progress, "QUEUES_MAX", 4)
     harness.send("T")
     commit(harness, "T", 0)
     assert samples_by(harness)["wheelmq_consumer_lag_complete", ""] == 1

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from wheelmq.broker.group_progress import QueueProgress, queue_progress, store_time_ms
+from wheelmq.broker.group_progress import GroupTopics, QueueProgress, queue_progress, store_time_ms
 from wheelmq.broker.metric_sources import MetricSources
 from wheelmq.broker.metrics.builder import FamilyBuilder, FamilySteps
 from wheelmq.formats.names import RETRY_PREFIX, is_system_group
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire.metric_families import MetricKind
 
-QUEUES_MAX: Final = 20_000
-"""Queues of groups that one collection reads, so that it never takes long."""
 QUEUES_PER_STEP: Final = 64
 """Queues that are read between two pauses."""
 LABELS: Final = ("consumer_group", "topic", "is_retry", "is_system")
@@ -28,29 +26,23 @@ FAMILIES: Final = (
 def lag_families(sources: MetricSources, build: FamilyBuilder) -> FamilySteps:
     """Yield the families of consumer groups, and whether they have all queues."""
     families = [build.empty(MetricKind.GAUGE, name, text, *LABELS) for name, text in FAMILIES]
-    left = QUEUES_MAX
-    for group, topics in sources.consumer_offsets.by_group().items():
-        for name in topics:
-            topic = sources.topics.get(name)
-            if topic is None:
-                continue
-            left -= topic.read_queue_nums
-            if left < 0:
-                break
-            labels = group, name, *_flags(sources, group, name)
-            lag = _Lag(sources, name)
-            for number, queue in enumerate(queue_progress(sources, group, topic), 1):
-                lag.add(queue)
-                if number % QUEUES_PER_STEP == 0:
-                    yield None
-            for family, value in zip(families, lag.values(), strict=True):
-                family.add(value, *labels)
-            yield None
+    walk = GroupTopics(sources)
+    for group, topic in walk:
+        name = topic.topic_name
+        labels = group, name, *_flags(sources, group, name)
+        lag = _Lag(sources, name)
+        for number, queue in enumerate(queue_progress(sources, group, topic), 1):
+            lag.add(queue)
+            if number % QUEUES_PER_STEP == 0:
+                yield None
+        for family, value in zip(families, lag.values(), strict=True):
+            family.add(value, *labels)
+        yield None
     yield from families
     yield build.gauge(
         "wheelmq_consumer_lag_complete",
         "1 if the lag of all groups was counted, 0 with too many queues",
-        int(left >= 0),
+        int(walk.is_complete),
     )
 
 
