@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -23,6 +22,7 @@ from wheelmq.cli.service_manager import service_manager
 from wheelmq.config.errors import ConfigError
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.net.managed_process import CANNOT_START
+from wheelmq.system.child_process import when_stdin_ends
 
 Life = Callable[[asyncio.Event], Awaitable[int]]
 """A part's main coroutine. It returns the exit code after the event is set."""
@@ -78,13 +78,7 @@ def run_part(
 
 def end_with_stdin() -> None:
     """Stop cleanly when the standard input ends, because the parent process has ended."""
-
-    def watch() -> None:
-        while os.read(0, 4096):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, name="stdin", daemon=True).start()
+    when_stdin_ends(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def _fast_runner() -> asyncio.Runner:

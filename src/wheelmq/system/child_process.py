@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +21,16 @@ def give_way(niceness: int) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process at once when its standard input ends, because only the parent has the other end."""
+    """End this process at once when its parent has ended."""
+    when_stdin_ends(lambda: os._exit(1))
+
+
+def when_stdin_ends(act: Callable[[], object]) -> None:
+    """Call `act` on another thread when the standard input ends. Only the parent has the other end of this pipe."""
 
     def watch() -> None:
         while os.read(0, 4096):
             pass
-        os._exit(1)
+        act()
 
     threading.Thread(target=watch, name="stdin", daemon=True).start()
