@@ -177,6 +177,21 @@ HOSTILE: dict[str, Callable[[DataFrame], Any]] = {
 }
 
 
+class StageFailures:
+    """Notes the failures of a stage, of which `run` notifies its `on_event`."""
+
+    def __init__(self) -> None:
+        self.failed: list[dict[str, Any]] = []
+        self.is_off = threading.Event()
+        """Set once the stage is not used any more."""
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        if event == "stage failed":
+            self.failed.append(fields)
+            if not fields["is_used"]:
+                self.is_off.set()
+
+
 class Hostile:
     """Applies each hostile stage to one turn with timers. `tried` names those that were applied."""
 
@@ -198,14 +213,11 @@ def test_no_hostile_stage_loses_repeats_or_hurries_a_timer(
     """Each hostile stage fails. After FAILURES_MAX failures in a row the stage is off, with an alarm."""
     monkeypatch.setattr(staged_turn, "FAILURES_MAX", len(HOSTILE))
     caplog.set_level(logging.WARNING, "wheelmq.spark")
-    hostile, failed, count, is_off = Hostile(), list[dict[str, Any]](), 0, threading.Event()
+    hostile, failures, count = Hostile(), StageFailures(), 0
 
     def on_event(event: str, **fields: Any) -> None:
         assert event != "query ended", fields
-        if event == "stage failed":
-            failed.append(fields)
-            if not fields["is_used"]:
-                is_off.set()
+        failures(event, **fields)
 
     with live(tmp_path) as servers, SyncProducer(servers.namesrv) as producer:
         servers.create_topic("T", queues=1)
@@ -218,13 +230,14 @@ def test_no_hostile_stage_loses_repeats_or_hurries_a_timer(
 
             def sends_until_off() -> bool:
                 send()
-                return is_off.is_set()
+                return failures.is_off.is_set()
 
             wait_until(sends_until_off, ran, deadline_s=300.0)
             for _ in range(20):
                 send()
             messages = received(servers, "T", count)
     check_delivered(messages, count)
+    failed = failures.failed
     assert hostile.tried == list(HOSTILE) and len(failed) == len(HOSTILE), (hostile.tried, failed)
     assert [one["is_used"] for one in failed] == [True] * (len(HOSTILE) - 1) + [False]
     (alarm,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
@@ -286,18 +299,12 @@ def test_a_stage_that_hangs_is_off_after_two_turns(
     for limit in ("QUIET_S", "QUIET_NEW_S"):
         monkeypatch.setattr(broker_turns, limit, 5.0)
     monkeypatch.setattr(turn_query, "STOP_S", 2.0)
-    hanging, failed, count, is_off = Hanging(in_driver), list[dict[str, Any]](), 0, threading.Event()
-
-    def on_event(event: str, **fields: Any) -> None:
-        if event == "stage failed":
-            failed.append(fields)
-            if not fields["is_used"]:
-                is_off.set()
+    hanging, failures, count = Hanging(in_driver), StageFailures(), 0
 
     with live(tmp_path) as servers, SyncProducer(servers.namesrv) as producer:
         servers.create_topic("T", queues=1)
         turns = servers.brokers["broker-a"].broker.parts.timer.turns
-        with running(spark, servers, stage=hanging, on_event=on_event) as ran, ending(hanging):
+        with running(spark, servers, stage=hanging, on_event=failures) as ran, ending(hanging):
 
             def sends_until(condition: Callable[[], bool]) -> Callable[[], bool]:
                 def send() -> bool:
@@ -308,12 +315,12 @@ def test_a_stage_that_hangs_is_off_after_two_turns(
 
                 return send
 
-            wait_until(sends_until(is_off.is_set), ran, deadline_s=400.0)
+            wait_until(sends_until(failures.is_off.is_set), ran, deadline_s=400.0)
             before = turns.turn
             wait_until(sends_until(lambda: turns.turn > before + 1), ran)
             messages = received(servers, "T", count)
     check_delivered(messages, count)
-    assert [one["is_used"] for one in failed] == [True, False], failed
+    assert [one["is_used"] for one in failures.failed] == [True, False], failures.failed
 
 
 def test_a_stop_in_the_midst_of_a_turn_is_no_failure_of_the_stage(spark: SparkSession, tmp_path: Path) -> None:
@@ -339,17 +346,12 @@ def test_a_stop_in_the_midst_of_a_turn_is_no_failure_of_the_stage(spark: SparkSe
 
 def test_a_rate_limit_shapes_deliveries(spark: SparkSession, tmp_path: Path) -> None:
     """60 timers of one second leave in 6 seconds. Those of another topic leave on time."""
-    failed = list[dict[str, Any]]()
-
-    def on_event(event: str, **fields: Any) -> None:
-        if event == "stage failed":
-            failed.append(fields)
-
+    failures = StageFailures()
     has_turned = threading.Event()
     with live(tmp_path) as servers, SyncProducer(servers.namesrv) as producer:
         for topic in ("Limited", "Free"):
             servers.create_topic(topic, queues=1)
-        options = {"stage": RateLimit({"Limited": 10}), "on_event": on_event, "on_first_turn": has_turned.set}
+        options = {"stage": RateLimit({"Limited": 10}), "on_event": failures, "on_first_turn": has_turned.set}
         with running(spark, servers, **options) as ran:
             producer.send("Free", b"first", delay_ms=240_000)
             wait_until(has_turned.is_set, ran)
@@ -362,7 +364,7 @@ def test_a_rate_limit_shapes_deliveries(spark: SparkSession, tmp_path: Path) -> 
             assert parts.timer.shifts.count == 50 and parts.timer.pending.armed_by["pipeline"] == 120
     check_delivered(limited, 60)
     check_delivered(free, 60)
-    assert failed == []
+    assert failures.failed == []
     for place, stored_ms in enumerate(sorted(message.stored_ms for message in limited)):
         assert stored_ms >= due_ms - 500 + 1000 * (place // 10), "at most ten leave in each second"
 

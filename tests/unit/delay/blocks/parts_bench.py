@@ -136,6 +136,13 @@ class PartsBench:
         assert block is not None
         return block
 
+    def remove(self, put: Put) -> None:
+        """Remove the block of a message, whose messages are all settled."""
+        removed = self.block_of(put)
+        (removal,) = self.blocks.expire(lambda block: block is removed, lambda block: True)
+        removal.job()
+        assert removal.take_result(None)
+
     def is_done(self, put: Put) -> bool:
         return origin_at(put) in self.pending.done
 

@@ -64,9 +64,7 @@ class TestPut:
         """An earlier block had the number, and its stream has ended."""
         first = parts.put_on_disk(T0 + 300)
         parts.settle_on_disk(first)
-        (removal,) = parts.blocks.expire(lambda block: True, lambda block: True)
-        removal.job()
-        removal.take_result(None)
+        parts.remove(first)
         parts.pending.end_stream(block_stream(first.number))
         parts.blocks.numbers.note_found(first.number)
         parts.blocks.numbers.note_used(0)
@@ -209,9 +207,7 @@ class TestRecover:
         """The log still names the block, so its number is not used again."""
         put = parts.put_on_disk(T0 + 300)
         parts.settle_on_disk(put)
-        (removal,) = parts.blocks.expire(lambda block: True, lambda block: True)
-        removal.job()
-        removal.take_result(None)
+        parts.remove(put)
         parts.kill()
         assert parts.blocks.gone() == {put.number: parts.store.log.end}
         assert origin_of(block_stream(put.number), 5) in parts.pending.done

@@ -142,9 +142,7 @@ class TestEnds:
     def test_the_last_number_is_saved_when_its_block_is_gone(self, parts: PartsBench) -> None:
         put = parts.put_on_disk(T0 + 900)
         parts.settle(put)
-        (removal,) = parts.blocks.expire(lambda block: True, lambda block: True)
-        removal.job()
-        removal.take_result(None)
+        parts.remove(put)
         assert parts.role.ends() == {block_stream(put.number): 0}
 
     def test_a_replica_saves_settled_messages_that_have_not_come(self, parts: PartsBench) -> None:

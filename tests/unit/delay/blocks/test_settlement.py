@@ -87,10 +87,7 @@ class TestFlags:
         gone, stays = parts.put_on_disk(FAR_MS), parts.put_on_disk(FAR_MS + BLOCK_MS)
         parts.settle_on_disk(gone)
         parts.settle_on_disk(stays)
-        removed = parts.block_of(gone)
-        (removal,) = parts.blocks.expire(lambda block: block is removed, lambda block: True)
-        removal.job()
-        assert removal.take_result(None)
+        parts.remove(gone)
         assert parts.settlement.flag(parts.store.log.synced) == parts.store.log.end
         assert parts.flagged(stays) == [0]
 
