@@ -163,7 +163,12 @@ class Part:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "WHEELMQ_JAVA_CACHE": "use", **(environment or {})},
+                env={
+                    **os.environ,
+                    "WHEELMQ_JAVA_CACHE": "use",
+                    "PYTHONDONTWRITEBYTECODE": "",  # an installed package has its bytecode
+                    **(environment or {}),
+                },
                 process_group=0,  # a Ctrl-C goes to this process, which ends the command cleanly
             )
         self._said = b""

@@ -20,6 +20,7 @@ from wheelmq.broker.kernel_use import KernelState, KernelUse
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels.cache import ALL_LISTS, CacheUnusable, is_complete
 from wheelmq.system.clock import Clock
+from wheelmq.system.memory import without_collections
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,8 @@ class Kernels:
         if not is_complete(*ALL_LISTS):
             return False
         try:
-            load()
+            with without_collections():
+                load()
         except CacheUnusable as error:
             log.warning("%s: the broker compiles its kernels again", error)
             return False

@@ -25,6 +25,7 @@ from wheelmq.cli.part import (
 )
 from wheelmq.cli.service_manager import service_manager
 from wheelmq.system.credentials import take_access_key
+from wheelmq.system.memory import without_collections
 
 if TYPE_CHECKING:
     from wheelmq.broker.app import BrokerApp
@@ -76,10 +77,11 @@ def command(
     """
 
     async def life(stop: asyncio.Event) -> int:
-        from wheelmq.broker.app import BrokerApp
-        from wheelmq.broker.lives import live
-        from wheelmq.broker.schema import BROKER
-        from wheelmq.config.changes import Origin
+        with without_collections():
+            from wheelmq.broker.app import BrokerApp
+            from wheelmq.broker.lives import live
+            from wheelmq.broker.schema import BROKER
+            from wheelmq.config.changes import Origin
 
         hooks = load_hooks(hook_names)
         settings, reading = settings_of(

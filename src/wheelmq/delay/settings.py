@@ -9,7 +9,6 @@ from msgspec import Meta
 from wheelmq.config.bounds import INT_MAX, Count, Positive
 from wheelmq.config.setting import Setting, SettingsTable
 from wheelmq.delay.levels.table import DEFAULT_LEVELS, parse_levels
-from wheelmq.delay.timer.congestion import NO_LIMIT
 from wheelmq.formats.disk.block import BLOCK_LOG_FILE_BYTES, BLOCK_UNIT, UNITS_PER_FILE
 from wheelmq.formats.disk.timer import SLOTS, TIMER_LOG_FILE_BYTES, TIMER_SLOT, TIMER_UNIT
 from wheelmq.formats.units import Millis
@@ -27,6 +26,9 @@ BLOCK_SECONDS_MIN: Final = 60
 numbers last two years."""
 BLOCK_SECONDS_MAX: Final = 366 * 24 * 3600
 """A block is read, checked and deleted as a whole."""
+
+NO_LIMIT: Final = INT_MAX
+"""The limit of messages per slot that Apache has by default (Integer.MAX_VALUE). With it, nothing is counted."""
 
 TimerLogFileBytes = Annotated[int, Meta(ge=TIMER_LOG_FILE_BYTES_MIN, le=INT_MAX)]
 TimerSlots = Annotated[int, Meta(ge=2, le=TIMER_SLOTS_MAX)]

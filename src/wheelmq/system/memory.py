@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 PHYSICAL_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -100,6 +101,18 @@ class FreedMemory:
         self._tried_bytes = anonymous_bytes()
         has_returned = before - self._tried_bytes >= GROWN_BYTES
         self._looks_wanted = 1 if has_returned else min(2 * self._looks_wanted, LOOKS_MAX)
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect no garbage meanwhile. It saves a tenth of the time of code that creates many lasting objects."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Collections:

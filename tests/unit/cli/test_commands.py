@@ -33,9 +33,19 @@ def test_every_command_has_a_help_text(name: str) -> None:
     ],
 )
 def test_light_commands_import_no_heavy_modules(code: str) -> None:
-    check = f"import sys; sys.stdout = sys.stderr; {code}; print([n for n in {HEAVY} if n in sys.modules] or 'light')"
+    assert imported(code, *HEAVY) == "nothing"
+
+
+def test_the_settings_of_a_broker_import_no_compiler() -> None:
+    parts = "wheelmq.broker.schema, wheelmq.cli.up, wheelmq.cli.stack, wheelmq.dashboard.server, wheelmq.nameserver.app"
+    assert imported(f"import {parts}", "numba", "pyspark", "pyarrow") == "nothing", "`wheelmq up` waits for them"
+
+
+def imported(code: str, *names: str) -> str:
+    """Return which of the modules `names` the code imports."""
+    check = f"import sys; sys.stdout = sys.stderr; {code}; print([n for n in {names} if n in sys.modules] or 'nothing')"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stderr.strip().splitlines()[-1] == "light"
+    return done.stderr.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,29 @@ def test_full_garbage_collections_run_on_request() -> None:
     assert printed(COLLECTIONS) == 2
 
 
+WITHOUT = """
+import gc
+from wheelmq.system.memory import without_collections
+
+def collections(): return sum(one["collections"] for one in gc.get_stats())
+
+with without_collections():
+    began = collections()
+    kept = [[] for _ in range(100_000)]
+    with without_collections():
+        pass
+    more = [[] for _ in range(100_000)]
+    met = collections() - began
+more = [[] for _ in range(100_000)]
+assert gc.isenabled() and collections() > began
+print(met)
+"""
+
+
+def test_code_that_creates_lasting_objects_runs_without_collections() -> None:
+    assert printed(WITHOUT) == 0
+
+
 TRIM = """
 from wheelmq.system.memory import GROWN_BYTES, FreedMemory, anonymous_bytes, keep_freed_memory
 

@@ -8,17 +8,14 @@ a round of the wheel or more away has no place yet. Its messages count once they
 from __future__ import annotations
 
 from random import Random
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay.fast.congestion import COLUMNS, TIME, WAITING
+from wheelmq.delay.settings import NO_LIMIT
 from wheelmq.formats.disk.timer import slot_time
 from wheelmq.formats.units import Millis
-
-NO_LIMIT: Final = (1 << 31) - 1
-"""Apache's default (Integer.MAX_VALUE). With it, nothing is counted."""
 
 
 class Congestion:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
+from wheelmq.delay.settings import NO_LIMIT
+from wheelmq.delay.timer.congestion import Congestion
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.parked import delete_key
 from wheelmq.testing.clock import START_MS
