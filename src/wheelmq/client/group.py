@@ -115,11 +115,7 @@ class GroupMember:
     async def commit(self, only: Iterable[QueueName] | None = None) -> dict[QueueName, Exception]:
         """Commit the changed offsets of the held queues, or of the queues in `only`. Returns the errors by queue."""
         wanted = {queue: self.held[queue] for queue in (self.held if only is None else only)}
-        news = {
-            queue: held.committable
-            for queue, held in wanted.items()
-            if held.committable != held.committed and not held.is_lost
-        }
+        news = {queue: held.committable for queue, held in wanted.items() if held.needs_commit and not held.is_lost}
         if not news:
             return {}
         problems = await self.offsets.commit(news)
@@ -133,7 +129,7 @@ class GroupMember:
                     problems[queue],
                 )
             else:
-                wanted[queue].committed = offset
+                wanted[queue].note_commit(offset)
         return problems
 
     # Sharing out ---------------------------------------------------------------------------------------------------

@@ -55,9 +55,19 @@ class BrokerOffsets:
         return int(answer.ext["offset"])
 
     async def commit(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception]:
-        """Send all offsets to their brokers concurrently. Returns the errors by queue."""
+        """Send the offsets to their brokers: the first one of each topic and broker, and then the others concurrently.
+
+        At the first offset of a group in a topic, Apache's broker creates a table. If several offsets create it at
+        once, the broker keeps one of the tables.
+        """
+        first = {(queue.topic, queue.broker_name): queue for queue in reversed(offsets)}.values()
+        outcomes = await self._send({queue: offsets[queue] for queue in first})
+        outcomes |= await self._send({queue: offset for queue, offset in offsets.items() if queue not in outcomes})
+        return {queue: error for queue, error in outcomes.items() if error is not None}
+
+    async def _send(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception | None]:
         outcomes = await asyncio.gather(*(self._commit(queue, offset) for queue, offset in offsets.items()))
-        return {queue: error for queue, error in zip(offsets, outcomes, strict=True) if error is not None}
+        return dict(zip(offsets, outcomes, strict=True))
 
     async def _commit(self, queue: QueueName, offset: int) -> Exception | None:
         header = headers.UpdateConsumerOffsetHeader(

@@ -9,9 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from wheelmq.client.offsets import LocalOffsets
+from wheelmq.client.offsets import BrokerOffsets, LocalOffsets
 from wheelmq.client.session import Session
 from wheelmq.formats.wire.bodies import BodyError, QueueName
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import Refused
 
 QUEUE = QueueName(topic="T", broker_name="b", queue_id=3)
 APACHES = b"""{
@@ -69,3 +72,36 @@ def test_a_commit_reports_a_folder_that_cannot_be_written(tmp_path: Path) -> Non
     (tmp_path / "10.0.0.1@DEFAULT").write_bytes(b"no folder")
     problems = asyncio.run(store(tmp_path).commit({QUEUE: 1}))
     assert list(problems) == [QUEUE] and isinstance(problems[QUEUE], OSError)
+
+
+class RacingBroker:
+    """A broker that creates the table of offsets as Apache's does: of tables created at once, the last one stays."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[int, int]] = {}
+
+    async def ask(self, request: Command, timeout_s: float) -> None:
+        topic, queue_id = request.ext["topic"], int(request.ext["queueId"])
+        if queue_id == 9:
+            raise Refused(Command(code=ResponseCode.SYSTEM_ERROR, remark="no"))
+        table = self.tables.get(topic)
+        await asyncio.sleep(0)
+        if table is None:
+            table = self.tables[topic] = {}
+        table[queue_id] = int(request.ext["commitOffset"])
+
+
+def test_offsets_of_a_new_group_create_one_table_at_each_broker() -> None:
+    brokers = {"a": RacingBroker(), "b": RacingBroker()}
+    session: Any = SimpleNamespace(timeout_s=1.0, caller=lambda name: brokers[name])
+    wanted = {
+        QueueName(topic=topic, broker_name=broker, queue_id=i): 10 + i
+        for topic in ("T", "U")
+        for broker in ("a", "b")
+        for i in range(4)
+    }
+    refused = QueueName(topic="T", broker_name="a", queue_id=9)
+    problems = asyncio.run(BrokerOffsets(cast(Session, session), "G").commit({**wanted, refused: 1}))
+    assert list(problems) == [refused]
+    for broker in brokers.values():
+        assert broker.tables == {topic: {i: 10 + i for i in range(4)} for topic in ("T", "U")}
