@@ -372,4 +372,10 @@ def pull_ext(topic: str, **changed: str) -> dict[str, str]:
     return {**fields, **changed}
 
 
+def waiting_pull(topic: str, offset: int = 0, group: str = "frames") -> bytes:
+    """Return a pull that waits for the message at `offset`, because Apache's broker queues it after its answer."""
+    ext = {"queueOffset": str(offset), "maxMsgNums": "1", "sysFlag": "6", "suspendTimeoutMillis": "4000"}
+    return frame(request(11, pull_ext(topic, consumerGroup=group, **ext)))
+
+
 CASES = [*FRAME_CASES, *SEND_CASES, *BATCH_CASES, *TRANSACTION_CASES, *OTHER_CASES]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from compat.frames.cases import SILENT, Case, properties, pull_ext, request, send, send_ext
-from compat.frames.consume_cases import PULL, UPDATE_OFFSET, ask, case
+from compat.frames.cases import SILENT, Case, properties, request, send, send_ext, waiting_pull
+from compat.frames.consume_cases import UPDATE_OFFSET, ask, case
 from compat.frames.wire import frame
 
 HEART_BEAT: Final = 34
@@ -78,9 +78,8 @@ def _status(topic: str) -> bytes:
 
 def _commit(topic: str) -> list[bytes]:
     """Return frames that give the topic's own group an offset in it."""
-    pull = frame(request(PULL, pull_ext(topic, consumerGroup=f"{topic}g")))
     commit = ask(UPDATE_OFFSET, consumerGroup=f"{topic}g", topic=topic, queueId="0", commitOffset="1")
-    return [send(topic), pull, commit]
+    return [send(topic), waiting_pull(topic, group=f"{topic}g"), commit]
 
 
 _LISTS: Final = [
@@ -267,7 +266,7 @@ _REPLIES: Final = [
             _beat(t, producer=True),
             _reply(t, f"{t}c"),
             _answer(),
-            frame(request(PULL, pull_ext(t, sysFlag="6", suspendTimeoutMillis="4000"))),
+            waiting_pull(t),
         ],
         [PUSH_REPLY, 0, 0],
         body="CORRELATION_ID",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from compat.frames.cases import Case, Part, properties, pull_ext, request, send
+from compat.frames.cases import Case, Part, properties, pull_ext, request, send, waiting_pull
 from compat.frames.wire import frame
 
 PULL: Final = 11
@@ -68,13 +68,8 @@ def case(name: str, parts: Any, last: list[int], ours: list[int] | None = None, 
 
 
 def sent(topic: str, count: int = 2) -> list[Part]:
-    """Return parts that send `count` messages and wait until a pull finds them.
-
-    Apache's broker adds a message to its queue after its answer.
-    """
-    waits = [
-        _pull(topic, queueOffset=str(i), maxMsgNums="1", sysFlag="6", suspendTimeoutMillis="4000") for i in range(count)
-    ]
+    """Return parts that send `count` messages and wait until a pull finds them."""
+    waits = [waiting_pull(topic, i) for i in range(count)]
     return [*(send(topic, i=properties(TAGS="A")) for _ in range(count)), *waits]
 
 

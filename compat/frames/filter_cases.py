@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from compat.frames.cases import Case, Expected, properties, pull_ext, request, send
+from compat.frames.cases import Case, Expected, properties, pull_ext, request, send, waiting_pull
 from compat.frames.wire import frame
 
 PULL: Final = 11
@@ -20,7 +20,9 @@ def _subscription(topic: str, text: str, kind: str | None, version: int = 1) -> 
 
 
 def _messages(topic: str) -> list[bytes]:
-    return [send(topic, i=properties(n=n, TAGS="A")) for n in NUMBERS]
+    """Return parts that send messages and wait until a pull finds the last one."""
+    sends = [send(topic, i=properties(n=n, TAGS="A")) for n in NUMBERS]
+    return [*sends, waiting_pull(topic, len(NUMBERS) - 1)]
 
 
 def _brought(name: str, text: str | None, kind: str | None, expected: Expected, ours: Expected | None = None) -> Case:
@@ -62,7 +64,7 @@ def _answered(
     *,
     count: int = 0,
 ) -> Case:
-    before = [0] * (len(NUMBERS) + count)
+    before = [0] * (len(NUMBERS) + 1 + count)
     return Case(name, parts, [*before, *expected], ours=None if ours is None else [*before, *ours])
 
 
