@@ -61,18 +61,27 @@ func consumeSQL(c *check) {
 func consumeShared(c *check) {
 	topic, group := c.newTopic(4), fresh("group")
 	one, other := c.inbox(topic, inGroup(group)), c.inbox(topic, inGroup(group))
+	mark := ""
 	queuesOf := func(in *inbox) map[int]bool {
 		found := map[int]bool{}
 		in.lock.Lock()
 		defer in.lock.Unlock()
-		for _, one := range in.arrivals[max(0, len(in.arrivals)-2):] {
-			found[one.message.Queue.QueueId] = true
+		for _, one := range in.arrivals {
+			if one.message.GetProperty(fenceProperty) == mark {
+				found[one.message.Queue.QueueId] = true
+			}
 		}
 		return found
 	}
 	c.await(func() string { return fmt.Sprintf("two queues each: %v, %v", queuesOf(one), queuesOf(other)) }, func() bool {
-		c.fence("", one, other)
-		return len(queuesOf(one)) == 2 && len(queuesOf(other)) == 2
+		mark = c.fence("", one, other)
+		ones, others := queuesOf(one), queuesOf(other)
+		for queue := range ones {
+			if others[queue] {
+				return false
+			}
+		}
+		return len(ones) == 2 && len(others) == 2
 	})
 	p := c.producer()
 	for _, id := range ids(40) {

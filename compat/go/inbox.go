@@ -149,8 +149,9 @@ func (in *inbox) awaitOnly(id string) arrival {
 
 // fence waits until all that is in the topic now has been seen: it sends a last message to each queue and waits for
 // those. This is how a case shows that something does not come, or not twice, without waiting for nothing.
-func (c *check) fence(tag string, inboxes ...*inbox) {
-	topic, mark := inboxes[0].topic, fresh(fenceProperty)
+func (c *check) fence(tag string, inboxes ...*inbox) (mark string) {
+	topic := inboxes[0].topic
+	mark = fresh(fenceProperty)
 	p := c.producer(producer.WithQueueSelector(producer.NewManualQueueSelector()))
 	queues := c.queuesOf(topic)
 	for _, queue := range queues {
@@ -174,6 +175,7 @@ func (c *check) fence(tag string, inboxes ...*inbox) {
 	}
 	c.await(func() string { return fmt.Sprintf("the fence of %s: %d of %d", topic, seen(), len(queues)) },
 		func() bool { return seen() >= len(queues) })
+	return
 }
 
 // sameIds fails unless these are those, in any order.
