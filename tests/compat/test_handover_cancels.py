@@ -58,8 +58,9 @@ class Way(NamedTuple):
 
 
 LONG, SHORT = "T+{}", "{}"
-WAYS = [Way(version, False, (LONG, SHORT)) for version in VERSIONS]
+WAYS = [Way(VERSIONS[-1], False, (LONG, SHORT))]
 if os.environ.get("COMPAT") == "whole":
+    WAYS += [Way(version, False, (LONG, SHORT)) for version in VERSIONS[:-1]]
     WAYS += [Way(VERSIONS[0], True, (LONG,)), Way(VERSIONS[1], True, (SHORT,))]
 
 
