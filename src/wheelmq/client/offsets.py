@@ -55,13 +55,13 @@ class BrokerOffsets:
         return int(answer.ext["offset"])
 
     async def commit(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception]:
-        """Send the offsets to their brokers: the first one of each topic and broker, and then the others concurrently.
+        """Send the offsets to their brokers: one of each topic and broker, and then the others concurrently.
 
         At the first offset of a group in a topic, Apache's broker creates a table. If several offsets create it at
         once, the broker keeps one of the tables.
         """
-        first = {(queue.topic, queue.broker_name): queue for queue in reversed(offsets)}.values()
-        outcomes = await self._send({queue: offsets[queue] for queue in first})
+        one_of_each = {(queue.topic, queue.broker_name): queue for queue in offsets}.values()
+        outcomes = await self._send({queue: offsets[queue] for queue in one_of_each})
         outcomes |= await self._send({queue: offset for queue, offset in offsets.items() if queue not in outcomes})
         return {queue: error for queue, error in outcomes.items() if error is not None}
 
