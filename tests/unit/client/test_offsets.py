@@ -101,7 +101,7 @@ def test_offsets_of_a_new_group_create_one_table_at_each_broker() -> None:
         for i in range(4)
     }
     refused = QueueName(topic="T", broker_name="a", queue_id=9)
-    problems = asyncio.run(BrokerOffsets(cast(Session, session), "G").commit({**wanted, refused: 1}))
+    problems = asyncio.run(BrokerOffsets(cast(Session, session), "G").commit({refused: 1, **wanted}))
     assert list(problems) == [refused]
     for broker in brokers.values():
         assert broker.tables == {topic: {i: 10 + i for i in range(4)} for topic in ("T", "U")}
