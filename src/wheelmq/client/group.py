@@ -88,7 +88,7 @@ class GroupMember:
 
     async def leave(self) -> None:
         """Commit the offsets of all queues and release the queues to the group."""
-        await self.commit()
+        await self._commit_for_good(self.held)
         if self._locks is not None:
             await self._locks.unlock(self._locks.ours)
         for held in self.held.values():
@@ -113,11 +113,16 @@ class GroupMember:
             self._begin(queue, offset, held.committed, like=held)
 
     async def commit(self, only: Iterable[QueueName] | None = None) -> dict[QueueName, Exception]:
-        """Commit the changed offsets of the held queues, or of the queues in `only`. Returns the errors by queue."""
+        """Commit the offsets that the store may lack, of the held queues or of those in `only`.
+
+        Returns the errors by queue.
+        """
         wanted = {queue: self.held[queue] for queue in (self.held if only is None else only)}
-        news = {queue: held.committable for queue, held in wanted.items() if held.needs_commit and not held.is_lost}
-        if not news:
+        wanted = {queue: held for queue, held in wanted.items() if held.needs_commit and not held.is_lost}
+        if not wanted:
             return {}
+        news = {queue: held.committable for queue, held in wanted.items()}
+        known = {queue for queue, held in wanted.items() if held.committed == news[queue]}
         problems = await self.offsets.commit(news)
         for queue, offset in news.items():
             if queue in problems:
@@ -129,8 +134,14 @@ class GroupMember:
                     problems[queue],
                 )
             else:
-                wanted[queue].note_commit(offset)
+                wanted[queue].note_commit(offset, is_kept=self.offsets.keeps_at_once or queue in known)
         return problems
+
+    async def _commit_for_good(self, queues: Iterable[QueueName]) -> None:
+        """Commit the offsets of queues that are about to be released. No later round repeats these commits."""
+        queues = list(queues)
+        problems = await self.commit(queues)
+        await self.commit(queue for queue in queues if queue not in problems)
 
     # Sharing out ---------------------------------------------------------------------------------------------------
 
@@ -248,6 +259,7 @@ class GroupMember:
         if like is None:
             self._note_lock(held)
         else:
+            held.is_kept = like.is_kept or committed != like.committed
             held.locked_s, held.locked_ms = like.locked_s, like.locked_ms
             held.pause(like.is_paused)
         self.held[queue] = held
@@ -262,7 +274,7 @@ class GroupMember:
             return False
         is_ours = commit and not held.is_lost
         if is_ours:
-            await self.commit([held.queue])
+            await self._commit_for_good([held.queue])
         held.is_lost = True
         del self.held[held.queue]
         if self._locks is not None and is_ours:

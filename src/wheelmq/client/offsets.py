@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 class OffsetStore(Protocol):
     """Stores the queue offsets of one group."""
 
+    keeps_at_once: bool
+    """Whether it has surely kept an offset that it accepted once."""
+
     async def read(self, queue: QueueName) -> int | None:
         """Return the stored offset of `queue`. Raises CallError, Refused."""
         ...
@@ -35,7 +38,13 @@ class OffsetStore(Protocol):
 
 
 class BrokerOffsets:
-    """Offsets stored by the broker of each queue."""
+    """Offsets stored by the broker of each queue.
+
+    Apache's broker creates a table at the first offset of a group in a topic. If several offsets come at once, each
+    creates one. Only one table stays, and the broker answers 0 to all of them. So each offset must be sent again.
+    """
+
+    keeps_at_once = False
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
@@ -55,19 +64,9 @@ class BrokerOffsets:
         return int(answer.ext["offset"])
 
     async def commit(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception]:
-        """Send the offsets to their brokers: one of each topic and broker, and then the others concurrently.
-
-        At the first offset of a group in a topic, Apache's broker creates a table. If several offsets create it at
-        once, the broker keeps one of the tables.
-        """
-        one_of_each = {(queue.topic, queue.broker_name): queue for queue in offsets}.values()
-        outcomes = await self._send({queue: offsets[queue] for queue in one_of_each})
-        outcomes |= await self._send({queue: offset for queue, offset in offsets.items() if queue not in outcomes})
-        return {queue: error for queue, error in outcomes.items() if error is not None}
-
-    async def _send(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception | None]:
+        """Send all offsets to their brokers concurrently. Returns the errors by queue."""
         outcomes = await asyncio.gather(*(self._commit(queue, offset) for queue, offset in offsets.items()))
-        return dict(zip(offsets, outcomes, strict=True))
+        return {queue: error for queue, error in zip(offsets, outcomes, strict=True) if error is not None}
 
     async def _commit(self, queue: QueueName, offset: int) -> Exception | None:
         header = headers.UpdateConsumerOffsetHeader(
@@ -83,6 +82,8 @@ class BrokerOffsets:
 
 class LocalOffsets:
     """Offsets in a file that Apache's client reads and writes too: FOLDER/CLIENT_ID/GROUP/offsets.json."""
+
+    keeps_at_once = True
 
     def __init__(self, folder: Path | None, group: str, session: Session) -> None:
         self._folder = folder or Path.home() / ".rocketmq_offsets"

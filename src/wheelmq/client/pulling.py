@@ -110,7 +110,7 @@ class Puller:
         if answer.code != ResponseCode.SUCCESS and answer.code not in _NOTHING:
             raise Refused(answer)
         if flags & headers.PULL_COMMIT_OFFSET:
-            held.note_commit(commit)
+            held.note_commit(commit, is_kept=False)
         if answer.code == ResponseCode.SUCCESS:
             self._take(held, answer, subscription)
         else:

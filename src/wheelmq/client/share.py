@@ -34,8 +34,8 @@ class HeldQueue:
         self.next_offset = start
         self.committed = start if is_stored else -1
         """The last committed queue offset of the group; -1 without one."""
-        self._is_kept = True
-        """Whether the broker has surely kept that offset: Apache's broker can lose the first one of a queue."""
+        self.is_kept = True
+        """Whether the store has surely kept `committed`. If not, the offset is committed again (see BrokerOffsets)."""
         self.is_lost = False
         """Whether the queue was lost or restarted. Messages still in hand are not committed then."""
         self.ending = asyncio.Event()
@@ -90,12 +90,11 @@ class HeldQueue:
 
     @property
     def needs_commit(self) -> bool:
-        return self.committable != self.committed or not self._is_kept
+        return self.committable != self.committed or not self.is_kept
 
-    def note_commit(self, offset: int) -> None:
-        """Note that the broker accepted `offset`. It has surely kept an offset that it accepted twice."""
-        self._is_kept = offset == self.committed
-        self.committed = offset
+    def note_commit(self, offset: int, *, is_kept: bool) -> None:
+        """Note that the store accepted `offset`."""
+        self.committed, self.is_kept = offset, is_kept
 
     @property
     def in_hand(self) -> tuple[int, int, int]:

@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from wheelmq.client.group import GroupMember
 from wheelmq.client.offsets import BrokerOffsets, LocalOffsets
 from wheelmq.client.session import Session
+from wheelmq.client.share import HeldQueue
 from wheelmq.formats.wire.bodies import BodyError, QueueName
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -79,8 +81,10 @@ class RacingBroker:
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[int, int]] = {}
+        self.asked = 0
 
     async def ask(self, request: Command, timeout_s: float) -> None:
+        self.asked += 1
         topic, queue_id = request.ext["topic"], int(request.ext["queueId"])
         if queue_id == 9:
             raise Refused(Command(code=ResponseCode.SYSTEM_ERROR, remark="no"))
@@ -91,17 +95,56 @@ class RacingBroker:
         table[queue_id] = int(request.ext["commitOffset"])
 
 
-def test_offsets_of_a_new_group_create_one_table_at_each_broker() -> None:
+def test_a_broker_that_loses_the_first_offsets_of_a_group_has_all_in_the_end() -> None:
     brokers = {"a": RacingBroker(), "b": RacingBroker()}
     session: Any = SimpleNamespace(timeout_s=1.0, caller=lambda name: brokers[name])
-    wanted = {
-        QueueName(topic=topic, broker_name=broker, queue_id=i): 10 + i
-        for topic in ("T", "U")
-        for broker in ("a", "b")
-        for i in range(4)
-    }
+    group = member(cast(Session, session))
+    for topic in ("T", "U"):
+        for broker in ("a", "b"):
+            for i in range(4):
+                hold(group, QueueName(topic=topic, broker_name=broker, queue_id=i), 10 + i)
     refused = QueueName(topic="T", broker_name="a", queue_id=9)
-    problems = asyncio.run(BrokerOffsets(cast(Session, session), "G").commit({refused: 1, **wanted}))
-    assert list(problems) == [refused]
+    hold(group, refused, 1)
+
+    async def scenario() -> None:
+        assert list(await group.commit()) == [refused]
+        first = [len(broker.tables["T"]) for broker in brokers.values()]
+        assert first == [1, 1], "this broker shows what Apache's does"
+        assert list(await group.commit()) == [refused]
+        sent = [broker.asked for broker in brokers.values()]
+        await group.commit()
+        assert [broker.asked for broker in brokers.values()] == [sent[0] + 1, sent[1]], "only what was refused"
+
+    asyncio.run(scenario())
+    check_complete(brokers)
+
+
+def test_a_member_that_leaves_at_once_loses_no_offset() -> None:
+    brokers = {"a": RacingBroker()}
+    session: Any = SimpleNamespace(timeout_s=1.0, caller=lambda name: brokers[name])
+    group = member(cast(Session, session))
+    for topic in ("T", "U"):
+        for i in range(4):
+            hold(group, QueueName(topic=topic, broker_name="a", queue_id=i), 10 + i)
+    asyncio.run(group.leave())
+    check_complete(brokers)
+
+
+def member(session: Session) -> GroupMember:
+    settings: Any = SimpleNamespace()
+    return GroupMember("G", session, settings, BrokerOffsets(session, "G"), gained=lambda held: None, lost=lost)
+
+
+async def lost(held: HeldQueue) -> bool:
+    return True
+
+
+def hold(group: GroupMember, queue: QueueName, consumed: int) -> None:
+    """Give the group a queue whose messages before `consumed` are consumed."""
+    group.held[queue] = held = HeldQueue(queue, 0, 100)
+    held.take([], consumed)
+
+
+def check_complete(brokers: dict[str, RacingBroker]) -> None:
     for broker in brokers.values():
         assert broker.tables == {topic: {i: 10 + i for i in range(4)} for topic in ("T", "U")}

@@ -14,7 +14,10 @@ from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.producer import Producer
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.java import java_hash
+from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.bodies import QueueName
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
 
 
 class Inbox:
@@ -44,6 +47,37 @@ def committed_messages(running: Servers, group: str = "G") -> int:
     assert running.app.broker is not None
     offsets = running.app.broker.parts.consumer_offsets
     return sum(offsets.get(group, "T", i) or 0 for i in range(4))
+
+
+class Commits:
+    """An RPC hook that records the offsets in commits and in pulls."""
+
+    def __init__(self) -> None:
+        self.in_pulls: list[int] = []
+        self.alone: list[int] = []
+
+    def before_request(self, address: str, request: Command) -> None:
+        if request.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            self.alone.append(int(request.ext["commitOffset"]))
+        elif request.code == RequestCode.PULL_MESSAGE and int(request.ext["sysFlag"]) & headers.PULL_COMMIT_OFFSET:
+            self.in_pulls.append(int(request.ext["commitOffset"]))
+
+    def after_response(self, address: str, request: Command, response: Command | None) -> None:
+        pass
+
+
+def test_an_offset_that_a_pull_commits_is_committed_once_more(servers: Start) -> None:
+    async def scenario() -> None:
+        commits, inbox = Commits(), Inbox()
+        async with servers() as running, Producer(running.namesrv) as producer:
+            running.app.hooks.rpc.append(commits)
+            async with consumer(running, inbox, hold_ms=100):
+                await producer.send("T", b"0", queue_id=0, order_key="k")
+                await until(lambda: 1 in commits.in_pulls or 1 in commits.alone)
+                await until(lambda: (commits.in_pulls + commits.alone).count(1) >= 2)
+        assert 1 in commits.alone, "a lost pull would take its offset with it"
+
+    asyncio.run(scenario())
 
 
 def test_a_group_resumes_at_its_committed_offsets(servers: Start) -> None:

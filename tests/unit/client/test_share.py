@@ -68,14 +68,12 @@ def test_polled_messages_are_committable_after_confirmation() -> None:
     assert (held.position, held.committable) == (7, 6)
 
 
-def test_an_offset_is_committed_until_the_broker_has_accepted_it_twice() -> None:
+def test_an_offset_is_committed_until_the_store_has_surely_kept_it() -> None:
     held = HeldQueue(QUEUE, 5, 100)
     assert not held.needs_commit
     held.take([], 7)
     assert held.needs_commit
-    held.note_commit(7)
-    assert held.needs_commit, "Apache's broker can lose the first offset of a queue"
-    held.note_commit(7)
+    held.note_commit(7, is_kept=False)
+    assert held.needs_commit
+    held.note_commit(7, is_kept=True)
     assert not held.needs_commit
-    held.note_commit(6)
-    assert held.needs_commit, "an answer to an older pull: the broker may have the older offset"
