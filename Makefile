@@ -9,9 +9,8 @@ PYTHON ?= $(shell for p in python3.11 python3; do \
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-# The tests start hundreds of processes, and each would compile all modules again without its bytecode.
+# The tests start hundreds of processes. Without stored bytecode, each one compiles all modules again.
 export PYTHONDONTWRITEBYTECODE :=
-export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash failover controlled spark brokers hang crowd states sweeps sim ship bench docs lock clean

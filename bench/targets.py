@@ -166,7 +166,7 @@ class Part:
                 env={
                     **os.environ,
                     "WHEELMQ_JAVA_CACHE": "use",
-                    "PYTHONDONTWRITEBYTECODE": "",  # an installed package has its bytecode
+                    "PYTHONDONTWRITEBYTECODE": "",  # as for a user, Python may store bytecode
                     **(environment or {}),
                 },
                 process_group=0,  # a Ctrl-C goes to this process, which ends the command cleanly

@@ -373,7 +373,10 @@ def pull_ext(topic: str, **changed: str) -> dict[str, str]:
 
 
 def waiting_pull(topic: str, offset: int = 0, group: str = "frames") -> bytes:
-    """Return a pull that waits for the message at `offset`, because Apache's broker queues it after its answer."""
+    """Return a pull that waits for the message at `offset`.
+
+    Apache's broker answers a send before it adds the message to the queue.
+    """
     ext = {"queueOffset": str(offset), "maxMsgNums": "1", "sysFlag": "6", "suspendTimeoutMillis": "4000"}
     return frame(request(11, pull_ext(topic, consumerGroup=group, **ext)))
 

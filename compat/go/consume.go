@@ -74,8 +74,12 @@ func consumeShared(c *check) {
 		return found
 	}
 	c.await(func() string { return fmt.Sprintf("two queues each: %v, %v", queuesOf(one), queuesOf(other)) }, func() bool {
+		before := fmt.Sprint(queuesOf(one), queuesOf(other))
 		mark = c.fence("", one, other)
 		ones, others := queuesOf(one), queuesOf(other)
+		if fmt.Sprint(ones, others) != before {
+			return false // a queue that was released a moment ago may still have a pull
+		}
 		for queue := range ones {
 			if others[queue] {
 				return false

@@ -148,7 +148,8 @@ func (in *inbox) awaitOnly(id string) arrival {
 }
 
 // fence waits until all that is in the topic now has been seen: it sends a last message to each queue and waits for
-// those. This is how a case shows that something does not come, or not twice, without waiting for nothing.
+// those. This is how a case shows that something does not come, or not twice, without waiting for nothing. It returns
+// the mark of its messages.
 func (c *check) fence(tag string, inboxes ...*inbox) (mark string) {
 	topic := inboxes[0].topic
 	mark = fresh(fenceProperty)
@@ -175,7 +176,7 @@ func (c *check) fence(tag string, inboxes ...*inbox) (mark string) {
 	}
 	c.await(func() string { return fmt.Sprintf("the fence of %s: %d of %d", topic, seen(), len(queues)) },
 		func() bool { return seen() >= len(queues) })
-	return
+	return mark
 }
 
 // sameIds fails unless these are those, in any order.

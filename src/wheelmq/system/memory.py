@@ -105,7 +105,7 @@ class FreedMemory:
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Collect no garbage meanwhile. It saves a tenth of the time of code that creates many lasting objects."""
+    """Collect no garbage meanwhile. Code that creates many lasting objects takes a tenth less time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
