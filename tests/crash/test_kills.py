@@ -12,6 +12,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.crash.load import Load, Mix
@@ -106,15 +107,19 @@ class Copy:
 
     def pick(self, *, delivered: bool) -> int:
         """Return the log row of a record in the middle: a delivered timer, or the parked record of one."""
-        is_timer = np.array([name == "rmq_sys_wheel_timer" for name in self.records.topics])
-        parked = is_timer[self.records.of("topic")]
         chosen = np.flatnonzero(
-            (self.records.of("cancels") == -2)
-            & (self.records.of("due_ms") > 0)
-            & (parked != delivered)
-            & ((self.records.of("origin") >= 0) == delivered)
+            self.is_delayed() & (self.is_parked() != delivered) & ((self.records.of("origin") >= 0) == delivered)
         )
         return int(chosen[len(chosen) // 2])
+
+    def is_delayed(self) -> npt.NDArray[np.bool_]:
+        """Return for each log row whether it is a message with a due time, and no cancel."""
+        return (self.records.of("cancels") == -2) & (self.records.of("due_ms") > 0)
+
+    def is_parked(self) -> npt.NDArray[np.bool_]:
+        """Return for each log row whether it is a record on the timer topic."""
+        is_timer = np.array([name == "rmq_sys_wheel_timer" for name in self.records.topics])
+        return is_timer[self.records.of("topic")]
 
     def row(self, i: int) -> dict[str, int]:
         return {name: int(self.records.of(name)[i]) for name in COLUMNS}
@@ -193,7 +198,7 @@ def test_a_delivery_before_its_due_time_is_found(planted: Copy) -> None:
 
 
 def test_a_due_time_other_than_requested_is_found(planted: Copy) -> None:
-    numbers = planted.records.of("number")
+    numbers = planted.records.of("number")[planted.is_delayed() & planted.is_parked()]
     kinds = planted.notes.rows["kind"]
     number = next(int(number) for number in numbers if number >= 0 and kinds[number] == Kind.DELIVER_AT)
     planted.notes[number]["due_ms"] += 1
