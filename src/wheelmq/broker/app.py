@@ -183,8 +183,7 @@ class BrokerApp:
             if not broker.parts.role.is_master:
                 self._follow(broker, registration.master, registration.register_soon)
         if self._owns_process:
-            gc.collect()
-            gc.freeze()  # later collections check only objects that requests create
+            gc.freeze()  # later collections check only objects that requests create; a start leaves hardly any garbage
 
     def _open_broker(self, kernels: Kernels, workers: Workers, shell: _Shell) -> Broker:
         """Begin to load or compile the kernels, and recover the store. Raises StoreLocked, OSError, ConfigError."""

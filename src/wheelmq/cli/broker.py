@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from pathlib import Path
@@ -82,6 +83,8 @@ def command(
             from wheelmq.broker.lives import live
             from wheelmq.broker.schema import BROKER
             from wheelmq.config.changes import Origin
+
+            gc.freeze()  # otherwise the first collection checks all objects of these modules
 
         hooks = load_hooks(hook_names)
         settings, reading = settings_of(
