@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+
+import pytest
+
+from wheelmq.system.memory import without_collections
 
 FAULTS = """
 import resource
@@ -107,6 +112,14 @@ print(met)
 
 def test_code_that_creates_lasting_objects_runs_without_collections() -> None:
     assert printed(WITHOUT) == 0
+
+
+def test_collections_go_on_after_an_error() -> None:
+    was_enabled = gc.isenabled()
+    with pytest.raises(KeyError), without_collections():
+        assert not gc.isenabled()
+        raise KeyError
+    assert gc.isenabled() is was_enabled
 
 
 TRIM = """
