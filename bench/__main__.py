@@ -50,6 +50,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "first_after_idle": ("bench.first_after_idle",),
     "tls": ("bench.tls",),
     "replication": ("bench.replication",),
+    "topic_reads": ("bench.topic_reads",),
 }
 SHORT_DEADLINE_S = 600.0
 DEADLINE_S = 6 * 3600.0

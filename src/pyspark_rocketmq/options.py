@@ -30,7 +30,7 @@ CONNECTION: Final = (
 )  # fmt: skip
 SOURCE: Final = (
     *CONNECTION, "topic", "topics", "topicsPattern", "tags", "sql", "group", "startingOffsets", "startingTimestamp",
-    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
+    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "storePath",
 )  # fmt: skip
 BATCH: Final = (*SOURCE, "endingOffsets", "endingTimestamp")
 STREAM: Final = (
@@ -116,6 +116,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     fails_on_loss: bool = True
     limits: BatchLimits = BatchLimits()
     commits: bool = False
+    store_path: str | None = None
+    """The folder of the stores on the machines of the brokers. `{broker}` is the name of a broker."""
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,6 +275,7 @@ def _source(read: _OptionReader, default_start: int) -> SourceOptions:
         partitions_min=read.count("minPartitions"),
         partition_rows_max=read.count("maxRecordsPerPartition"),
         fails_on_loss=read.flag("failOnDataLoss", True),
+        store_path=_store_path(read),
     )
 
 
@@ -291,6 +294,17 @@ def _connection(read: _OptionReader) -> ConnectionOptions:
         access_key=_access_key(read),
         tls=_tls(read),
     )
+
+
+def _store_path(read: _OptionReader) -> str | None:
+    found = read.text("storePath")
+    if found is None:
+        return None
+    if not found.startswith("/"):
+        raise OptionError(f"storePath is {found!r}: write an absolute path, because each task has another folder")
+    if read.text("sql") is not None:
+        raise OptionError("storePath has no use with sql, because only the broker evaluates it: leave one of them out")
+    return found
 
 
 def _access_key(read: _OptionReader) -> AccessKey | None:

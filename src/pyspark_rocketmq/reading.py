@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ import pyarrow.compute as pc
 from pyspark_rocketmq.cluster import RETRY_DELAYS_S, Cluster, rejected
 from pyspark_rocketmq.columns import arrow_schema
 from pyspark_rocketmq.errors import BrokerError, DataLossError
+from pyspark_rocketmq.mapped_store import MappedStore, NotInStore
+from pyspark_rocketmq.offsets import Queue
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.ranges import OffsetRange
 from pyspark_rocketmq.records import Records
@@ -56,7 +59,45 @@ def read_ranges(
     with Cluster(options.connection) as cluster:
         for one in ranges:
             cluster.locate(one.queue.topic, one.queue.broker)
-            yield from _read(options, tuple(columns), Pulls(cluster, options, one))
+            first = one.first
+            if options.store_path is not None:
+                first = yield from _read_files(cluster, options, tuple(columns), one)
+            if first < one.end:
+                rest = one._replace(first=first)
+                yield from _read(options, tuple(columns), Pulls(cluster, options, rest))
+
+
+def _read_files(
+    cluster: Cluster, options: SourceOptions, columns: tuple[str, ...], one: OffsetRange
+) -> Generator[pa.RecordBatch, None, int]:
+    """Yield the messages that the files of the store have. Returns the queue offset after them."""
+    assert options.store_path is not None
+    root = Path(options.store_path.replace("{broker}", one.queue.broker))
+    at, subscription = one.first, options.filter.subscription(one.queue.topic)
+    try:
+        store = MappedStore(root)
+        _check_same_store(cluster, options, store, one)
+        while at < one.end:
+            end = min(at + BATCH_ROWS, one.end)
+            for records in store.records(store.units(one.queue, at, end), at):
+                yield to_batch(records, columns, one, subscription)
+                at += len(records)
+    except NotInStore as problem:
+        log.warning("%s: the task pulls queue %s from offset %d on from its broker", problem, one.queue, at)
+    return at
+
+
+def _check_same_store(cluster: Cluster, options: SourceOptions, store: MappedStore, one: OffsetRange) -> None:
+    """Raise NotInStore unless the store is that of the broker.
+
+    The first and the last record of the range must have the same bytes. They include the log position, the times and
+    the address of the broker.
+    """
+    everything = Subscription.of_tags(one.queue.topic, "*")
+    for offset in dict.fromkeys((one.first, one.end - 1)):
+        answer = cluster.call(one.queue.broker, pull_request(options.group, one.queue, offset, 1, everything))
+        if answer.code != ResponseCode.SUCCESS or bytes(answer.body) != store.record(one.queue, offset):
+            raise NotInStore(f"the broker has another message at offset {offset} than its store")
 
 
 def _read(options: SourceOptions, columns: tuple[str, ...], pulls: Pulls) -> Iterator[pa.RecordBatch]:
@@ -132,6 +173,24 @@ def _needs_properties(columns: Sequence[str]) -> bool:
 
 def _times(ms: pa.Array) -> pa.Array:
     return pc.multiply(ms, 1000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def pull_request(group: str, queue: Queue, first: int, count: int, subscription: Subscription) -> Command:
+    """Return the request for at most `count` messages from offset `first` on. It does not wait for new messages."""
+    header = headers.PullHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.number,
+        queue_offset=first,
+        max_msg_nums=count,
+        sys_flag=headers.PULL_SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription=subscription.sub_string,
+        sub_version=subscription.sub_version,
+        expression_type=subscription.expression_type,
+    )
+    return Command(code=RequestCode.PULL_MESSAGE, ext=headers.write(header))
 
 
 class Pulls:
@@ -212,21 +271,8 @@ class Pulls:
         return self._options.filter.is_open
 
     def _request(self, first: int, end: int) -> Command:
-        options, queue = self._options, self.range.queue
-        header = headers.PullHeader(
-            consumer_group=options.group,
-            topic=queue.topic,
-            queue_id=queue.number,
-            queue_offset=first,
-            max_msg_nums=min(end - first, PULLED_MESSAGES),
-            sys_flag=headers.PULL_SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            subscription=self.subscription.sub_string,
-            sub_version=self.subscription.sub_version,
-            expression_type=self.subscription.expression_type,
-        )
-        return Command(code=RequestCode.PULL_MESSAGE, ext=headers.write(header))
+        count = min(end - first, PULLED_MESSAGES)
+        return pull_request(self._options.group, self.range.queue, first, count, self.subscription)
 
     def _pulled(self, answer: Command, first: int, end: int) -> PulledRecords:
         """Return the messages in the answer to a pull of [first, end). Raises BrokerError, DataLossError."""

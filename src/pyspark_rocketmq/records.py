@@ -7,6 +7,7 @@ the parts out of it.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from typing import Any, Final
 
@@ -53,12 +54,13 @@ _EXPANDED_BYTES_MAX: Final = 64 << 20
 
 
 class Records:
-    """The consecutive records of a buffer. Raises RecordError if the bytes are no records."""
+    """The records of a buffer. Raises RecordError if the bytes are no records."""
 
-    def __init__(self, buffer: bytes) -> None:
+    def __init__(self, buffer: bytes | mmap.mmap, starts: Array | None = None) -> None:
+        """`starts` has the positions of the records in ascending order; None: the records fill the buffer."""
         self._buffer = pa.py_buffer(buffer)
         self._bytes = np.frombuffer(buffer, np.uint8)
-        self._starts = record_starts(buffer)
+        self._starts = record_starts(bytes(buffer)) if starts is None else starts
         if len(self._starts):
             self._read_heads()
 
@@ -90,7 +92,8 @@ class Records:
         self._positions = head["position"].astype(np.int64)
         self._body_start = at + _TAIL.itemsize
         self._body_end = self._body_start + body_bytes
-        ends = starts + head["size"].astype(np.int64)
+        self.sizes = head["size"].astype(np.int64)
+        ends = starts + self.sizes
         self._check(body_bytes >= 0, self._body_end + 3 <= ends)
         is_long = head["magic"] == MAGIC_V2
         topic_bytes = self._numbers(self._body_end, is_long)
