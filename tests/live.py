@@ -32,6 +32,8 @@ class Servers(Protocol):
 
     def broker_address(self, name: str) -> str: ...
 
+    def store(self, name: str) -> Path: ...
+
     def create_topic(self, topic: str, queues: int = 2) -> None: ...
 
     def send(self, topic: str, bodies: list[bytes], *, queue_id: int | None = None, **options: Any) -> None: ...
@@ -95,6 +97,10 @@ class Live(Client):
 
     def broker_address(self, name: str) -> str:
         return f"127.0.0.1:{self.brokers[name].settings.broker.listen_port}"
+
+    def store(self, name: str) -> Path:
+        """Return the folder of a broker's store."""
+        return self._folder / name
 
     def close(self) -> None:
         for name in list(self.brokers):

@@ -13,10 +13,11 @@ from compat.apache.apache import VERSIONS, ApacheBroker, ApacheNameServer
 from pyspark_rocketmq.errors import OptionError
 from tests.live import Client
 from tests.unit.connector.test_exactly_once import Query
+from tests.unit.connector.test_mapped_store import TestFiles, pulled
 from tests.unit.connector.test_sink import TestSink
 from tests.unit.connector.test_source import TestBatch, TestBrokers, TestStream
 
-__all__ = ["TestBatch", "TestBrokers", "TestSink", "TestStream"]
+__all__ = ["TestBatch", "TestBrokers", "TestFiles", "TestSink", "TestStream", "pulled"]
 
 pytestmark = [
     pytest.mark.java,
@@ -49,6 +50,9 @@ class Apache(Client):
 
     def broker_address(self, name: str) -> str:
         return self._brokers[name].address
+
+    def store(self, name: str) -> Path:
+        return self._brokers[name].store_dir
 
     def close(self) -> None:
         for broker in self._brokers.values():

@@ -12,7 +12,7 @@ import pytest
 from pyspark_rocketmq import reading
 from pyspark_rocketmq.errors import OptionError
 from pyspark_rocketmq.options import batch_options
-from tests.live import Live, live
+from tests.live import Live, Servers, live
 from tests.unit.connector.test_source import bodies, read
 from wheelmq.formats.disk.paths import StorePaths, file_start
 
@@ -54,18 +54,29 @@ def test_a_task_reads_all_columns_from_several_files(small_files: Live, tmp_path
     assert from_files == read(small_files, topic=small_files.topic)
 
 
-def test_the_files_are_filtered_by_tag(own_servers: Live, tmp_path: Path, pulled: list[int]) -> None:
-    own_servers.create_topic("T", queues=1)
-    for tag in ("Aa", "BB", "a"):  # Java gives the first two the same hash
-        own_servers.send("T", [tag.encode()], tags=tag)
-    assert bodies(read(own_servers, topic="T", tags="BB || a", storePath=str(tmp_path / "{broker}"))) == [b"BB", b"a"]
-    assert pulled == []
+class TestFiles:
+    """tests/compat runs these tests with stores of Apache RocketMQ too."""
 
+    def test_the_rows_are_those_of_pulls(self, servers: Servers, pulled: list[int]) -> None:
+        servers.create_topic(servers.topic)
+        servers.send(servers.topic, [b"%d" % i for i in range(100)], queue_id=0, tags="a", keys=["k1", "k2"])
+        servers.send(servers.topic, [bytes(5000)] * 50, queue_id=1, properties={"x": "y"})
+        from_files = read(servers, topic=servers.topic, storePath=str(servers.store("broker-a")))
+        assert pulled == [] and len(from_files) == 150
+        assert from_files == read(servers, topic=servers.topic)
 
-def test_an_empty_range_reads_nothing(own_servers: Live, tmp_path: Path, pulled: list[int]) -> None:
-    own_servers.create_topic("T", queues=1)
-    assert read(own_servers, topic="T", storePath=str(tmp_path / "{broker}")) == []
-    assert pulled == []
+    def test_rows_are_filtered_by_their_tags(self, servers: Servers, pulled: list[int]) -> None:
+        servers.create_topic(servers.topic, queues=1)
+        for tag in ("Aa", "BB", "a"):  # Java gives the first two the same hash
+            servers.send(servers.topic, [tag.encode()], tags=tag)
+        store = str(servers.store("broker-a"))
+        assert bodies(read(servers, topic=servers.topic, tags="BB || a", storePath=store)) == [b"BB", b"a"]
+        assert pulled == []
+
+    def test_an_empty_queue_has_no_rows(self, servers: Servers, pulled: list[int]) -> None:
+        servers.create_topic(servers.topic, queues=1)
+        assert read(servers, topic=servers.topic, storePath=str(servers.store("broker-a"))) == []
+        assert pulled == []
 
 
 def test_a_machine_without_the_store_pulls(
