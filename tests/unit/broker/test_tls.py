@@ -184,7 +184,7 @@ def test_tls_to_a_server_without_it_names_the_reason(tmp_path: Path) -> None:
     run(work())
 
 
-def test_client_certificates(tmp_path: Path, authority: Authority, pair: Pair) -> None:
+def test_a_broker_can_require_certificates_of_clients(tmp_path: Path, authority: Authority, pair: Pair) -> None:
     own = authority.issue("client")
     trusting = TlsOptions(ca_file=str(authority.file))
     certified = TlsOptions(ca_file=str(authority.file), certificate_file=str(own.certificate), key_file=str(own.key))

@@ -141,7 +141,7 @@ class TestServed:
         expected = [OK, "the broker on port PORT presents this certificate", certificate.der]
         assert self.play(pair, certificate) == expected
 
-    def test_another_certificate(self, authority: Authority) -> None:
+    def test_a_broker_with_an_older_certificate_is_a_warning(self, authority: Authority) -> None:
         old, new = authority.issue("old"), server_tls(authority.issue("new")).certificate
         status, detail, der = self.play(old, new)
         assert (status, detail) == (WARN, "the broker on port PORT presents another certificate")
@@ -152,7 +152,7 @@ class TestServed:
         certificate = server_tls(authority.issue("unused")).certificate
         assert self.play(None, certificate) == [WARN, "the process on port PORT accepts no TLS", None]
 
-    def test_no_server(self, authority: Authority) -> None:
+    def test_a_port_without_a_server_is_no_problem(self, authority: Authority) -> None:
         certificate = server_tls(authority.issue("unused")).certificate
         from wheelmq.cli.certificate_checks import served_check
 

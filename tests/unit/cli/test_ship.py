@@ -171,7 +171,7 @@ def test_a_single_copy_gives_up_when_the_target_fails(
     assert result.exit_code == CANNOT_START and "failed" in events(result)
 
 
-def test_past_times() -> None:
+def test_a_past_time_is_relative_or_absolute_and_not_in_the_future() -> None:
     now_ms = Millis(1_800_000_000_000)
     assert parse_past_time("-10m", now_ms) == now_ms - 600_000
     assert parse_past_time("2026-11-25T13:30:00Z", now_ms) == 1_795_613_400_000

@@ -103,7 +103,7 @@ def test_a_certificate_without_a_key_is_a_usage_error() -> None:
     assert "give both --tls-certificate and --tls-key" in result.output
 
 
-def test_the_choices() -> None:
+def test_a_tls_option_turns_tls_on_unless_no_tls_is_given() -> None:
     assert options_of(None, {"ca_file": None}) is None
     assert options_of(False, {"ca_file": "ca.pem"}) is None
     assert options_of(True, {"ca_file": None}) == TlsOptions()

@@ -15,7 +15,7 @@ NOW_MS = Millis(1_800_000_000_000)
 
 
 class TestSource:
-    def test_the_defaults(self) -> None:
+    def test_a_stream_starts_at_the_latest_message_and_a_batch_at_the_earliest(self) -> None:
         found = stream_options(BASE)
         assert found.topics.names == ("T",) and found.start == LATEST and found.fails_on_loss
         assert found.filter.is_open and found.connection.namesrv == ("127.0.0.1:9876",)
@@ -25,7 +25,7 @@ class TestSource:
         found = batch_options({"namesrvAddr": "a:1; b:2,c:3", "topics": "U, T,U"})
         assert found.connection.namesrv == ("a:1", "b:2", "c:3") and found.topics.names == ("T", "U")
 
-    def test_starts(self) -> None:
+    def test_a_start_is_a_word_or_json(self) -> None:
         assert batch_options({**BASE, "startingOffsets": "Latest"}).start == LATEST
         assert stream_options({**BASE, "startingOffsets": "group", "group": "g"}).start == GROUP
         text = '{"T": {"broker-a": {"0": 5}}}'
@@ -142,7 +142,7 @@ class TestTimes:
             ("1960-01-01T00:00:00Z", 0),
         ],
     )
-    def test_times(self, text: str, expected_ms: int) -> None:
+    def test_a_time_has_one_of_three_forms(self, text: str, expected_ms: int) -> None:
         assert parse_moment("startingTimestamp", text).since_epoch_ms(NOW_MS) == expected_ms
 
     @pytest.mark.parametrize("text", ["yesterday", "2026-11-25T10:00:00", "-10 weeks", "- 3", "", "9" * 19])
@@ -153,5 +153,5 @@ class TestTimes:
     @pytest.mark.parametrize(
         ("text", "ms"), [("15 minutes", 900_000), ("1 day", 86_400_000), ("10ms", 10), ("3s", 3000)]
     )
-    def test_durations(self, text: str, ms: int) -> None:
+    def test_a_duration_is_a_number_with_a_unit(self, text: str, ms: int) -> None:
         assert duration_ms("maxTriggerDelay", text) == ms

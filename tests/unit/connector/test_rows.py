@@ -87,7 +87,7 @@ class TestSchema:
 
 
 class TestRows:
-    def test_all_columns(self) -> None:
+    def test_each_column_becomes_a_part_of_the_message(self) -> None:
         chosen = form("topic", "tags", "keys", "properties", "shardingKey", "msgId")
         (row,) = rows(chosen, (b"x", "U", "tag", "k1 k2", [("a", "b"), ("KEYS", "no"), ("c", None)], "s", "id"))
         assert row.topic == "U" and row.message.body == b"x" and row.message.tags == "tag"
@@ -102,7 +102,7 @@ class TestRows:
         assert row.topic == "T" and not row.is_delayed and row.message.order_key is None
         assert list(row.message.properties or ()) == [props.UNIQ_KEY]
 
-    def test_delays(self) -> None:
+    def test_a_row_is_delayed_by_one_of_three_columns(self) -> None:
         chosen = form("deliverTime", "delayMs", "delayLevel")
         found = rows(
             chosen, (b"", at(5000), None, None), (b"", None, 7, None), (b"", None, None, 3), (b"", None, 0, None)

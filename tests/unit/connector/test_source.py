@@ -155,7 +155,7 @@ class TestBatch:
             ({"startingOffsets": '{"TOPIC": {"broker-a": {"1": 9}}}'}, "no offset for .*/broker-a/0"),
         ],
     )
-    def test_bad_input(self, servers: Servers, options: dict[str, str], text: str) -> None:
+    def test_a_bad_option_is_an_error_with_a_remedy(self, servers: Servers, options: dict[str, str], text: str) -> None:
         servers.create_topic(servers.topic, queues=1)
         servers.send(servers.topic, [b"0"])
         chosen = {"topic": servers.topic, **options}
@@ -192,7 +192,7 @@ class TestStream:
         assert stream.batch() is None
         assert stream.reader.reportLatestOffset() == stream.offset
 
-    def test_limits(self, servers: Servers) -> None:
+    def test_a_batch_has_at_most_the_chosen_number_of_messages(self, servers: Servers) -> None:
         servers.create_topic(servers.topic, queues=1)
         servers.send(servers.topic, [b"%d" % i for i in range(10)])
         stream = Stream(servers, startingOffsets="earliest", maxOffsetsPerTrigger="4")

@@ -106,7 +106,9 @@ def test_a_subject_has_other_parts_than_a_name() -> None:
         ("localhost", False),
     ],
 )
-def test_covered_names(authority: Authority, host: str, is_covered: bool) -> None:
+def test_a_certificate_covers_its_names_and_one_label_of_a_wildcard(
+    authority: Authority, host: str, is_covered: bool
+) -> None:
     names = ("a.example", "*.b.example", "10.0.0.7", "2001:db8::1")
     (found,) = parse_pem(authority.issue("names", names=names).certificate.read_bytes())
     assert found.covers(host) is is_covered

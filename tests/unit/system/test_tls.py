@@ -101,7 +101,7 @@ class TestServer:
         )
         assert good.load().context.verify_mode is ssl.CERT_REQUIRED
 
-    def test_unknown_ciphers(self, pair: Pair) -> None:
+    def test_an_unknown_cipher_is_named_in_the_error(self, pair: Pair) -> None:
         assert problem_of(pair, ciphers="NO-SUCH-CIPHER").startswith("OpenSSL knows no cipher in 'NO-SUCH-CIPHER': ")
 
     def test_a_key_that_openssl_finds_too_short(self, pair: Pair, authority: Authority) -> None:
@@ -111,7 +111,7 @@ class TestServer:
 
 
 class TestClient:
-    def test_the_choices(self) -> None:
+    def test_a_client_accepts_true_false_and_a_context(self) -> None:
         assert client_tls(None) is None and client_tls(False) is None
         assert isinstance(client_tls(True), ClientTls)
         context = ssl.create_default_context()
