@@ -94,6 +94,17 @@ class TestBatch:
         with pytest.raises(PySparkException, match="the columns are body, topic"):
             reader.schema("price double").load().collect()
 
+    def test_tasks_read_the_files_of_a_store(self, spark: SparkSession, servers: Live) -> None:
+        servers.create_topic("Files", queues=2)
+        for queue in range(2):
+            servers.send("Files", [b"%d %d" % (queue, i) for i in range(40)], queue_id=queue)
+        broker = servers.brokers["broker-a"].broker
+        assert broker is not None
+        before = broker.parts.stats.transferred
+        rows = read(spark, servers, "Files", storePath=str(servers.store("broker-a").parent / "{broker}"))
+        assert bodies(rows) == sorted(b"%d %d" % (queue, i) for queue in range(2) for i in range(40))
+        assert broker.parts.stats.transferred - before == 4  # the first and the last message of each queue
+
     def test_an_empty_topic_has_no_rows(self, spark: SparkSession, servers: Live) -> None:
         servers.create_topic("Empty", queues=2)
         assert read(spark, servers, "Empty").count() == 0
