@@ -84,9 +84,10 @@ crash: install ## Kill every part 80 times under load, and a broker 600 times un
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush SYNC_FLUSH $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush ASYNC_FLUSH $(if $(SEED),--seed $(SEED))
 
-failover: install ## Lose a master, its disk or its network 1,000 times, and promote the slave (LOSSES=n for each mode; 70 min).
+failover: install ## Lose a master, its disk or its network 1,000 times, and promote the slave (LOSSES=n for each mode; 75 min).
 	$(BIN)/python -m tests.failover.run --losses $(or $(LOSSES),500) --mode SYNC_MASTER $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.failover.run --losses $(or $(LOSSES),500) --mode ASYNC_MASTER $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.failover.queue_model --faults $(or $(LOSSES),100) $(if $(SEED),--seed $(SEED))
 
 controlled: install ## The same with Apache's controller, which elects the slave (LOSSES=n, SEED=n; a JDK and Maven; 15 min).
 	$(BIN)/python -m tests.failover.controlled --losses $(or $(LOSSES),200) $(if $(SEED),--seed $(SEED))

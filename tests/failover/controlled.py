@@ -3,7 +3,7 @@
     python -m tests.failover.controlled --losses 200 [--seed N]
 
 The losses are those of tests.failover.run. No operator promotes a broker. Each loss waits until both brokers are in
-sync, because the controller elects nobody else.
+sync, because the controller elects no other broker.
 """
 
 from __future__ import annotations

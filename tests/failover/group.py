@@ -141,6 +141,12 @@ class Group:
         self.master: Member
         self.slave: Member
 
+    @property
+    def names_address(self) -> str:
+        """The address of the name server, without a proxy."""
+        assert self._names is not None
+        return f"127.0.0.1:{self._names.port}"
+
     async def open(self) -> None:
         settings = NameServerSettings(kv_config_path=self._home / "kvConfig.json", listen_port=0)
         self._names = NameServerApp(settings)
