@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,8 +102,10 @@ class BrokerApp:
         """
         self._clock, self._owns_process = clock or SystemClock(), owns_process
         self._has_fixed_port = settings.broker.listen_port != 0
+        if settings.broker.listen_port == 0:
+            node = msgspec.structs.replace(settings.broker, listen_port=_free_port(settings.broker.listen_host))
+            settings = msgspec.structs.replace(settings, broker=node)
         self.settings = settings
-        """From the start on, they have the port that the broker chose for itself."""
         self._origin = origin
         audit_file = settings.auth.audit_file
         self._kernel_use = KernelUse()
@@ -135,15 +136,6 @@ class BrokerApp:
         A broker that must change its role first does not listen: see `next_life`. Raises TlsError, StoreLocked,
         OSError, and ConfigError if other machines could reach a broker without users.
         """
-        if self._has_fixed_port:
-            await self._start()
-            return
-        with _reserved_port(self.settings.broker.listen_host) as port:
-            node = msgspec.structs.replace(self.settings.broker, listen_port=port)
-            self.settings = msgspec.structs.replace(self.settings, broker=node)
-            await self._start()
-
-    async def _start(self) -> None:
         self._check_exposure(has_users=True)
         loop = asyncio.get_running_loop()
         self._open_tls()
@@ -434,10 +426,7 @@ def _limits(settings: BrokerSettings) -> Limits:
     )
 
 
-@contextlib.contextmanager
-def _reserved_port(host: str) -> Iterator[int]:
-    """Choose a free port, which no other process gets meanwhile. A server of this process may listen on it."""
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((host, 0))
-        yield int(holder.getsockname()[1])
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from wheelmq.broker import app as app_module
 from wheelmq.broker.app import FAST_PORT_BELOW, BrokerApp
 from wheelmq.broker.app import log as app_log
-from wheelmq.broker.broker import Broker
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.message import SYS_COMPRESSED
 from wheelmq.formats.wire import frame
@@ -77,23 +75,6 @@ def pair_of_ports() -> int:
             except OSError:
                 continue
             return port
-
-
-def test_nobody_else_gets_the_chosen_port_before_the_broker_listens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_broker = app_module.open_broker
-
-    def open_with_a_rival(settings: BrokerSettings, **parts: Any) -> Broker:
-        with socket.socket() as rival, pytest.raises(OSError, match="in use"):
-            rival.bind(("127.0.0.1", settings.broker.listen_port))
-        return open_broker(settings, **parts)
-
-    async def play(app: BrokerApp) -> None:
-        assert await send_over(app.settings.broker.listen_port) == 0
-
-    monkeypatch.setattr(app_module, "open_broker", open_with_a_rival)
-    run(tmp_path, play)
 
 
 def test_the_fast_port_serves_the_same_requests(tmp_path: Path) -> None:
