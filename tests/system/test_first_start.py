@@ -123,6 +123,7 @@ def test_a_broker_serves_before_its_kernels_exist_and_puts_them_to_use(tmp_path:
         assert sorted(int(message["body"]) for message in messages) == list(range(2 * TIMERS))
         assert min(message["lateness_ms"] for message in messages) >= 0
         wait_until(lambda: figures(running)["timers"]["pending"] == 0)
+        wait_until(lambda: figures(running)["timers"]["released"]["released"] >= 2 * TIMERS + 1)
         assert figures(running)["timers"]["released"]["released"] == 2 * TIMERS + 1, "each once"
         psutil.wait_procs([compiler], timeout=STOP_DEADLINE_S)
         assert compilers_of(running.found["pids"]["broker"]) == []
