@@ -22,6 +22,8 @@ from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 
 Units = np.ndarray[Any, np.dtype[Any]]
 
+BATCH_BYTES: Final = 8 << 20
+"""Bytes of records from which a batch is full."""
 LOG_FILE_BYTES_MAX: Final = (1 << 31) - 1
 """Arrow describes the parts of a log file by 32-bit numbers."""
 
@@ -58,22 +60,32 @@ class MappedStore:
             raise NotInStore(f"{folder} has units without a record after offset {first}")
         return units
 
-    def records(self, units: Units, first: int) -> Iterator[Records]:
-        """Yield the records of `units`, whose first one is at queue offset `first`. Raises NotInStore."""
+    def records(self, queue: Queue, units: Units, first: int) -> Iterator[Records]:
+        """Yield the records of `units`, whose first one is at queue offset `first`. Raises NotInStore.
+
+        Each group of records is in one file, and has some BATCH_BYTES at most.
+        """
         positions, sizes = units["position"].astype(np.int64), units["size"].astype(np.int64)
         files = _files(self._paths.commit_log)
         starts = np.array([start for start, _ in files], np.int64)
         places = np.searchsorted(starts, positions, side="right") - 1
         if (places < 0).any():
             raise NotInStore(f"the log begins after position {positions[0]}")
-        bounds = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(units)]
+        groups = np.cumsum(sizes) // BATCH_BYTES
+        bounds = [0, *(np.flatnonzero(np.diff(places) | np.diff(groups)) + 1).tolist(), len(units)]
         for low, high in itertools.pairwise(bounds):
             start, path = files[int(places[low])]
             data, at = self._mapped(path), positions[low:high] - start
             is_whole = at + sizes[low:high] <= len(data)
             upto = high if is_whole.all() else low + int(np.argmin(is_whole))
             if upto > low:
-                yield _records(path, data, at[: upto - low], sizes[low:upto], first + low)
+                found = _records(path, data, at[: upto - low])
+                expected = np.arange(first + low, first + upto)
+                is_same = np.array_equal(found.queue_offsets, expected) and np.array_equal(found.sizes, sizes[low:upto])
+                is_same &= np.array_equal(found.positions, positions[low:upto])
+                if not (is_same and (found.queue_ids == queue.number).all() and found.are_of(queue.topic)):
+                    raise NotInStore(f"{path} has other records than its queue says")
+                yield found
             if upto < high:
                 raise NotInStore(f"{path} ends before position {positions[upto] + sizes[upto]}")
 
@@ -101,16 +113,11 @@ class MappedStore:
         return data
 
 
-def _records(path: Path, data: mmap.mmap, starts: Units, sizes: Units, first: int) -> Records:
-    """Return the records at `starts`, with these sizes and the queue offsets from `first` on. Raises NotInStore."""
+def _records(path: Path, data: mmap.mmap, starts: Units) -> Records:
     try:
-        found = Records(data, starts)
+        return Records(data, starts)
     except RecordError as error:
         raise NotInStore(f"{path}: {error}") from None
-    is_expected = np.array_equal(found.queue_offsets, np.arange(first, first + len(starts)))
-    if not (is_expected and np.array_equal(found.sizes, sizes)):
-        raise NotInStore(f"{path} has other records than its queue says")
-    return found
 
 
 def _files(folder: Path) -> list[tuple[int, Path]]:

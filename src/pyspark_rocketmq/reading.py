@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 from pyspark_rocketmq.cluster import RETRY_DELAYS_S, Cluster, rejected
 from pyspark_rocketmq.columns import arrow_schema
 from pyspark_rocketmq.errors import BrokerError, DataLossError
-from pyspark_rocketmq.mapped_store import MappedStore, NotInStore
+from pyspark_rocketmq.mapped_store import BATCH_BYTES, MappedStore, NotInStore
 from pyspark_rocketmq.offsets import Queue
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.ranges import OffsetRange
 from pyspark_rocketmq.records import Records
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import RecordError
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.bodies import Subscription
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -40,8 +41,6 @@ FULL_ANSWERS: Final = 16
 """Complete answers after which pulls request more messages again."""
 BATCH_ROWS: Final = 10_000
 """Rows of an Arrow batch: Spark's own limit (spark.sql.execution.arrow.maxRecordsPerBatch)."""
-BATCH_BYTES: Final = 8 << 20
-"""Bytes of records from which a batch is full."""
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 
 
@@ -79,10 +78,10 @@ def _read_files(
         _check_same_store(cluster, options, store, one)
         while at < one.end:
             end = min(at + BATCH_ROWS, one.end)
-            for records in store.records(store.units(one.queue, at, end), at):
+            for records in store.records(one.queue, store.units(one.queue, at, end), at):
                 yield to_batch(records, columns, one, subscription)
                 at += len(records)
-    except NotInStore as problem:
+    except (NotInStore, RecordError) as problem:
         log.warning("%s: the task pulls queue %s from offset %d on from its broker", problem, one.queue, at)
     return at
 
@@ -96,7 +95,9 @@ def _check_same_store(cluster: Cluster, options: SourceOptions, store: MappedSto
     everything = Subscription.of_tags(one.queue.topic, "*")
     for offset in dict.fromkeys((one.first, one.end - 1)):
         answer = cluster.call(one.queue.broker, pull_request(options.group, one.queue, offset, 1, everything))
-        if answer.code != ResponseCode.SUCCESS or bytes(answer.body) != store.record(one.queue, offset):
+        if answer.code != ResponseCode.SUCCESS:
+            raise NotInStore(f"the broker does not return offset {offset} (code {answer.code}: {answer.remark})")
+        if bytes(answer.body) != store.record(one.queue, offset):
             raise NotInStore(f"the broker has another message at offset {offset} than its store")
 
 

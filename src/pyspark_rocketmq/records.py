@@ -73,6 +73,7 @@ class Records:
         if not np.isin(head["magic"], (MAGIC_V1, MAGIC_V2)).all():
             raise RecordError("the bytes have no magic of a record")
         self.queue_offsets = head["queue_offset"].astype(np.int64)
+        self.queue_ids = head["queue_id"].astype(np.int32)
         self.sys_flags = head["sys_flag"].astype(np.int32)
         if (self.sys_flags & _INNER_BATCH).any():
             raise RecordError(
@@ -89,15 +90,16 @@ class Records:
         tail = self._fields(_TAIL, at)
         self.reconsume_times = tail["reconsume"].astype(np.int32)
         body_bytes = tail["body_bytes"].astype(np.int64)
-        self._positions = head["position"].astype(np.int64)
+        self.positions = head["position"].astype(np.int64)
         self._body_start = at + _TAIL.itemsize
         self._body_end = self._body_start + body_bytes
         self.sizes = head["size"].astype(np.int64)
         ends = starts + self.sizes
-        self._check(body_bytes >= 0, self._body_end + 3 <= ends)
+        self._check(ends <= len(self._bytes), body_bytes >= 0, self._body_end + 3 <= ends)
         is_long = head["magic"] == MAGIC_V2
         topic_bytes = self._numbers(self._body_end, is_long)
-        topic_end = self._body_end + 1 + is_long + topic_bytes
+        self._topic_start = self._body_end + 1 + is_long
+        topic_end = self._topic_end = self._topic_start + topic_bytes
         self._check(topic_end + 2 <= ends)
         self._properties_start = topic_end + 2
         self._properties_end = self._properties_start + self._numbers(topic_end, np.True_)
@@ -134,6 +136,11 @@ class Records:
         places[packed] = len(found) + np.arange(len(packed))
         return pa.concat_arrays([found, expanded]).take(pa.array(places))
 
+    def are_of(self, topic: str) -> bool:
+        """Return whether all records have this topic."""
+        found = slices(self._buffer, self._topic_start, self._topic_end)
+        return bool(pc.all(pc.equal(found, pa.scalar(topic.encode(), pa.binary()))).as_py())
+
     def properties(self) -> PropertyColumns:
         return PropertyColumns(slices(self._buffer, self._properties_start, self._properties_end))
 
@@ -145,7 +152,7 @@ class Records:
         hosts = slices(self._buffer, self._store_host_at, self._store_host_at + self._store_host_bytes + 4)
         ids = [
             None if key is not None else f"{host.hex()}{position & (1 << 64) - 1:016x}".upper()
-            for key, host, position in zip(keys.to_pylist(), hosts.to_pylist(), self._positions.tolist(), strict=True)
+            for key, host, position in zip(keys.to_pylist(), hosts.to_pylist(), self.positions.tolist(), strict=True)
         ]
         return pc.coalesce(keys, pa.array(ids, pa.string()))
 

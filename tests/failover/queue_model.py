@@ -251,13 +251,15 @@ class QueueModelRun:
 
     def _judge(self) -> None:
         figures, violations = self.result.figures, self.result.violations
+        if figures.acknowledged < len(self._faults):
+            violations.append(f"only {figures.acknowledged} values were acknowledged")
         if figures.lost:
             violations.append(f"{len(figures.lost)} values are lost, such as {figures.lost[:5]}")
         if figures.unexpected:
             violations.append(f"{len(figures.unexpected)} values were never sent, such as {figures.unexpected[:5]}")
         if keys := keys_out_of_order(self.result.history):
             violations.append(f"the values of {keys[:5]} came in another order")
-        if self._group.members:
+        if hasattr(self._group, "slave"):  # both brokers have started
             stores = [member.process.store for member in (self._group.master, self._group.slave)]
             if (text := difference(*stores)) is not None:
                 violations.append(text)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from pyspark_rocketmq import reading
+from pyspark_rocketmq import mapped_store, reading
 from pyspark_rocketmq.errors import OptionError
+from pyspark_rocketmq.offsets import Queue
 from pyspark_rocketmq.options import batch_options
 from tests.live import Live, Servers, live
 from tests.unit.connector.test_source import bodies, read
@@ -79,6 +81,18 @@ class TestFiles:
         assert pulled == []
 
 
+def test_a_batch_of_large_bodies_has_a_limit(tmp_path: Path, pulled: list[int]) -> None:
+    with live(tmp_path, log_file_bytes=32 << 20) as servers:
+        servers.create_topic("T", queues=1)
+        servers.send("T", [Random(i).randbytes(3 << 20) for i in range(6)], queue_id=0)
+        store = mapped_store.MappedStore(servers.store("broker-a"))
+        queue = Queue("T", "broker-a", 0)
+        found = [len(records) for records in store.records(queue, store.units(queue, 0, 6), 0)]
+        assert sum(found) == 6 and max(found) == 3
+        assert len(read(servers, topic="T", storePath=str(servers.store("broker-a")))) == 6
+    assert pulled == []
+
+
 def test_a_machine_without_the_store_pulls(
     small_files: Live, pulled: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,12 +120,25 @@ def damage_the_second_file(store: Path) -> None:
         file.write(bytes(300))
 
 
+def fill_the_second_file(store: Path) -> None:
+    """Write impossible sizes and lengths, with the magic of a record."""
+    with log_files(store)[1].open("r+b") as file:
+        head = file.read(8)
+        file.seek(0)
+        file.write(b"\xff\xff\xff\xf0" + head[4:])
+        file.seek(84)
+        file.write(b"\x7f\xff\xff\x00")
+
+
 def shorten_the_second_file(store: Path) -> None:
     with log_files(store)[1].open("r+b") as file:
         file.truncate(5000)
 
 
-@pytest.mark.parametrize("harm", [lose_the_second_file, damage_the_second_file, shorten_the_second_file])
+HARMS = [lose_the_second_file, damage_the_second_file, fill_the_second_file, shorten_the_second_file]
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_task_pulls_what_the_files_lack(
     harm: Callable[[Path], None], small_files: Live, tmp_path: Path, pulled: list[int]
 ) -> None:
