@@ -341,7 +341,7 @@ def read(raw: Buffer, body: type[B]) -> B:
 def _quote_key(found: re.Match[bytes]) -> bytes:
     if found[2] is None:
         return found[0]
-    key = re.sub(rb"\s+", b" ", found[2]).replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    key = re.sub(rb"[\t\n\r]", b" ", found[2]).replace(b"\\", b"\\\\").replace(b'"', b'\\"')
     return b'%b"%b"%b' % (found[1], key, found[3])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wheelmq.formats.wire import bodies, queue_tables
@@ -16,6 +16,7 @@ ONE = QueueName(topic="T", broker_name="b", queue_id=1)
 
 
 @given(st.dictionaries(QUEUES, st.integers(-1, 1 << 62)))
+@example({QueueName(broker_name="", queue_id=0, topic="a  b"): 0})
 def test_a_written_table_is_read_back(table: dict[QueueName, int]) -> None:
     raw = queue_tables.write(offsetTable=table)
     assert queue_tables.by_queue(bodies.read(raw, QueueOffsets).texts()) == table
@@ -25,6 +26,11 @@ def test_a_table_is_written_in_the_form_of_java() -> None:
     assert queue_tables.write(offsetTable={ONE: 7}, more=[1], none=None) == (
         b'{"offsetTable":{{"brokerName":"b","queueId":1,"topic":"T"}:7},"more":[1]}'
     )
+
+
+def test_a_key_may_have_several_lines() -> None:
+    raw = b'{"offsetTable":{{\r\n\t"brokerName":"b",\n\t"queueId":1,\n\t"topic":"T"\n}:7}}'
+    assert queue_tables.by_queue(bodies.read(raw, QueueOffsets).texts()) == {ONE: 7}
 
 
 def test_keys_may_be_texts_and_tables_may_be_lists() -> None:
