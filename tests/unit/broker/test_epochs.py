@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from wheelmq.broker.replication.epochs import Epochs
+from wheelmq.broker.replication.epochs import FIRST_WITHOUT_CONTROLLER, Epochs
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.units import LogPosition
 from wheelmq.testing.disk import SimulatedDisk
@@ -35,3 +35,10 @@ def test_promotions_at_the_same_time_get_different_numbers(epochs: Epochs) -> No
 def test_a_thousand_promotions_fit(epochs: Epochs) -> None:
     for i in range(1, 2001):
         epochs.begin(epochs.next_for_promotion(Random(i)), LogPosition(i))
+
+
+def test_a_start_without_the_controller_takes_none_of_its_numbers(tmp_path: Path) -> None:
+    """Else a later election has the same number, and two logs that differ count as equal."""
+    epochs = Epochs(SimulatedDisk(), StorePaths(tmp_path))
+    epochs.begin(7, LogPosition(0))
+    assert epochs.next_for_start(Random(1)) >= FIRST_WITHOUT_CONTROLLER

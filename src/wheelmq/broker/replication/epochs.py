@@ -57,6 +57,10 @@ class Epochs:
     def last(self) -> Epoch | None:
         return self._epochs[-1] if self._epochs else None
 
+    def last_before(self, position: LogPosition) -> Epoch | None:
+        """Return the last epoch that begins before `position`; None without one."""
+        return next((one for one in reversed(self._epochs) if one.start < position), None)
+
     def begin(self, number: int, start: LogPosition) -> None:
         """Begin an epoch at `start`, the end of the log, and write the file. Raises OSError.
 
@@ -76,9 +80,14 @@ class Epochs:
             self._write(list(epochs))
 
     def next_for_start(self, randomness: Random) -> int:
-        """Return a number for the epoch of a master that starts again. It is less than that of any later promotion."""
+        """Return a number for the epoch of a master that starts again. It is less than that of any later promotion.
+
+        Only a controller gives its numbers, so a start without it does not continue them.
+        """
         last = self.last
-        return self.next_for_promotion(randomness) if last is None else min(last.number + 1, NUMBER_MAX)
+        if last is None or last.number < FIRST_WITHOUT_CONTROLLER:
+            return self.next_for_promotion(randomness)
+        return min(last.number + 1, NUMBER_MAX)
 
     def next_for_promotion(self, randomness: Random) -> int:
         """Return a number for the epoch of a new master. No other master chooses it."""

@@ -87,6 +87,8 @@ class Replication:
         promoted_in = None if epochs.last is None else epochs.last.number >> START_BITS
         if epochs.last is None:
             epochs.begin(epochs.next_for_start(self._randomness), log_.start)
+        elif epochs.last.number < FIRST_WITHOUT_CONTROLLER:
+            epochs.begin(epochs.next_for_start(self._randomness), log_.end)  # a controller may give the next number
         elif not self._store.last_stop_was_clean or self._engine.blocks.last_stop_was_clean is False:
             epochs.begin(epochs.next_for_start(self._randomness), log_.end)
         last = epochs.last
