@@ -19,6 +19,7 @@ from wheelmq.broker.store_tasks import store_tasks
 from wheelmq.broker.table_saves import FILTERS_PERSIST_MS
 from wheelmq.broker.task_list import TickTask, TickTime, every, resting
 from wheelmq.broker.timer_progress import TIMER_RATES_SAMPLE_MS, TimerProgressLog
+from wheelmq.delay.release import Releaser
 from wheelmq.observe.stats import SAMPLE_MS
 from wheelmq.store.index import MessageIndex
 
@@ -128,8 +129,10 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
         ),
         TickTask(
             "release",
-            lambda at: run(lambda: parts.releaser.release(at.wall_ms, release_s, at.requests_s)),
-            lambda at: at.monotonic_ms if parts.releaser.has_more() else parts.releaser.next_retry_ms(),
+            lambda at: (
+                run(lambda: parts.releaser.release(at.wall_ms, release_s, at.requests_s)) if role.is_master else None
+            ),
+            lambda at: _next_release_ms(parts.releaser, at) if role.is_master else None,
         ),
         TickTask(
             DISPATCH,
@@ -141,6 +144,10 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
         *_answer_tasks(parts),
         *_file_tasks(parts),
     ]
+
+
+def _next_release_ms(releaser: Releaser, at: TickTime) -> int | None:
+    return at.monotonic_ms if releaser.has_more() else releaser.next_retry_ms()
 
 
 def _batch_task(parts: Parts) -> TickTask:

@@ -285,3 +285,47 @@ class TestAsynchronousMaster:
             harness.advance(PATIENCE_MS)
             send_later(harness)
             assert seen(harness) == 12
+
+
+class TestPause:
+    """A master that hands over, or that lost an election, shows no record that its successor may lack."""
+
+    def test_a_hand_over_shows_only_replicated_records(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, **SYNC) as harness:
+            replica = FakeReplica(harness)
+            replica.report(0)
+            send_later(harness)
+            harness.broker.parts.replication.hand_over("10.0.0.9:10911")
+            harness.advance(5000)
+            assert seen(harness) == 0
+            replica.report(log_end(harness))
+            assert seen(harness) == 1
+
+    def test_the_next_start_hides_the_records_that_no_replica_got(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, **SYNC) as harness:
+            FakeReplica(harness).report(0)
+            send_later(harness)
+            harness.broker.parts.replication.step_down("10.0.0.9:10911")
+            harness.advance(60_000)
+            assert seen(harness) == 0
+            harness.restart()
+            assert pulled(harness) == []
+            FakeReplica(harness).report(log_end(harness))
+            assert pulled(harness) == [b"body"]
+
+    def test_a_paused_master_releases_nothing(self, tmp_path: Path) -> None:
+        """Its successor has the log up to the hand-over, and releases the same timers."""
+        with BrokerHarness(tmp_path) as harness:
+            parts = harness.broker.parts
+            send_later(harness, b"timer", delay_ms=500)
+            end = log_end(harness)
+            harness.advance(400)
+            harness.clock.advance(100)
+            parts.releaser.take_due(harness.clock.now_ms())
+            assert parts.releaser.has_more()
+            parts.replication.hand_over("10.0.0.9:10911")
+            harness.advance(5000)
+            assert log_end(harness) == end and parts.releaser.counts["released"] == 0
+            parts.replication.resume()
+            harness.settle()
+            assert parts.releaser.counts["released"] == 1 and seen(harness) == 1

@@ -217,7 +217,8 @@ class Replicas:
     @property
     def required(self) -> frozenset[int] | None:
         """The replicas that must all have a message; None if any `needed_acks` of them are enough."""
-        return self._in_sync.others if self._in_sync is not None and self._role.is_master else None
+        leads = self._role.is_master or self._role.is_paused
+        return self._in_sync.others if self._in_sync is not None and leads else None
 
     @property
     def confirmed(self) -> LogPosition:

@@ -49,6 +49,9 @@ class Role:
         """Whether a controller elects the master. Then each broker starts as a slave."""
         self.is_master = not settings.starts_as_slave and not self.is_elected
         """Whether the broker stores messages of clients and releases delayed ones."""
+        self.is_paused = False
+        """Whether the broker was the master until now, and another one takes over. It hides as many records as before:
+        those that too few replicas have may not be in the log of its successor."""
         self.broker_id = settings.broker.id
         """The id with which the broker registers. A master has 0."""
         self._replaces_sync = False
@@ -91,11 +94,11 @@ class Role:
 
     @property
     def is_sync(self) -> bool:
-        """Whether the broker is a master that answers a send once its replicas have it.
+        """Whether the broker is, or was until a pause, a master that answers a send once its replicas have it.
 
         A promoted slave has the mode of the master that it replaced, unless its settings name one.
         """
-        if not self.is_master:
+        if not self.is_master and not self.is_paused:
             return False
         if self.is_elected:
             return True
@@ -170,11 +173,11 @@ class Role:
 
     def pause(self, successor: str) -> None:
         """Be no master while the slave at `successor` takes over. The store does not remember it."""
-        self.is_master, self._successor = False, successor
+        self.is_master, self.is_paused, self._successor = False, True, successor
 
     def resume(self) -> None:
         """Be the master again after `pause`."""
-        self.is_master, self._successor = True, ""
+        self.is_master, self.is_paused, self._successor = True, False, ""
 
     @property
     def slave_text(self) -> str:
