@@ -181,7 +181,7 @@ class BrokerApp:
             self._watch = MasterWatch(broker.parts, self._step_down)
             self._watch.start()
             if not broker.parts.role.is_master:
-                self._follow(broker, registration.master, registration.register_soon)
+                self._follow(broker, registration.masters, registration.register_soon)
         if self._owns_process:
             gc.freeze()  # later collections check only objects that requests create; a start leaves hardly any garbage
 
@@ -259,7 +259,7 @@ class BrokerApp:
                 registration.start()
             registration.register_soon()
             if self.following is None and not broker.parts.role.is_master:
-                self._follow(broker, elections.master, controller.ask_soon)
+                self._follow(broker, elections.masters, controller.ask_soon)
 
         controller = self._controller = ControllerClient(
             broker.parts, elections, begin_role, self._server.rounds.schedule_tick, lambda: self._end_life(lambda: None)
@@ -267,14 +267,14 @@ class BrokerApp:
         controller.start()
 
     def _follow(
-        self, broker: Broker, find_master: Callable[[], MasterAddress | None], ask_soon: Callable[[], None]
+        self, broker: Broker, find_masters: Callable[[], list[MasterAddress]], ask_soon: Callable[[], None]
     ) -> None:
         """Follow the master of the broker name, until this broker is the master."""
         assert self._server is not None
 
         self.following = Following(
             broker,
-            find_master,
+            find_masters,
             ask_soon,
             self._server.rounds.schedule_round,
             self._server.rounds.schedule_tick,

@@ -69,9 +69,13 @@ class Registrar:
         for server in self._servers:
             server.wanted.set()
 
-    def master(self) -> MasterAddress | None:
-        """Return the addresses of the master of this slave, as the first name server that knows them says."""
-        return next((server.master for server in self._servers if server.master is not None), None)
+    def masters(self) -> list[MasterAddress]:
+        """Return the addresses of the master of this slave, as the name servers that know them say.
+
+        The answers of servers that are reachable come first. Each address is in the list once.
+        """
+        servers = sorted(self._servers, key=lambda server: not server.has_answered)
+        return list(dict.fromkeys(server.master for server in servers if server.master is not None))
 
     async def stop(self) -> None:
         await asyncio.gather(*(server.stop() for server in self._servers))
@@ -104,6 +108,8 @@ class _NameServer:
         """Set to register before the period is over."""
         self.is_registered = False
         """Whether it has accepted a registration."""
+        self.has_answered = False
+        """Whether it has accepted the last one."""
         self.master: MasterAddress | None = None
         """The master of this slave, as the last answer names it."""
         tls = client_tls(settings.tls.outgoing_options())
@@ -146,10 +152,11 @@ class _NameServer:
         except (CallError, Refused) as error:
             self._log.warn("registration", "not registered at name server %s: %s", self._caller.address, error)
             self._caller.abort()  # else registrations pile up for a server that does not read
+            self.has_answered = False
             return False
         self._find_twin(answer)
         self.master = _master_in(answer)
-        self.is_registered = True
+        self.is_registered = self.has_answered = True
         self._registered()
         return True
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from compat.apache.apache import free_port
@@ -315,6 +316,43 @@ def test_a_switch_to_a_slave_that_lags_for_ever_is_rejected(tmp_path: Path, monk
         assert not slave.is_master
         await until(lambda: master.is_master)
         await send(group, 1)
+
+    play(tmp_path, scene)
+
+
+def test_a_slave_follows_no_earlier_master_that_a_name_server_still_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The former master and one name server were cut off. The slave keeps the records of the later master."""
+
+    async def scene(group: Group) -> None:
+        cut_off = NameServerApp(NameServerSettings(kv_config_path=tmp_path / "cut-off.json", listen_port=0))
+        await cut_off.start()
+        old = f"127.0.0.1:{cut_off.port}"
+        former = await group.add(namesrv=(old,), listen_port=free_port(beside=(-2, 1)))
+        later = await group.add(**SLAVE, namesrv=(group.namesrv,), ha_master_address=f"127.0.0.1:{ha_port(former)}")
+        await until(lambda: former.log_end == later.log_end)
+        await asyncio.to_thread(switch, later.address, group.namesrv, force=True)
+        slave = await group.add(broker_id=2, broker_role="SLAVE")
+        await send(group, 5)
+        await until(lambda: slave.stored("T") == 5)
+
+        async def restart(*namesrv: str) -> None:
+            await slave.stop()
+            node = msgspec.structs.replace(slave.settings.broker, namesrv=namesrv)
+            slave.settings = msgspec.structs.replace(slave.settings, broker=node)
+            await slave.start()
+
+        await restart(old)
+        await until(lambda: "has records of the later epoch" in caplog.text)
+        assert slave.stored("T") == 5
+        await restart(old, group.namesrv)
+        await send(group, 3)
+        await until(lambda: slave.stored("T") == later.stored("T") == 8)
+        assert former.is_master and former.stored("T") == 0
+        await former.stop()
+        await slave.stop()
+        await cut_off.stop()
 
     play(tmp_path, scene)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from wheelmq.net.rpc_client import RpcClient
 from wheelmq.testing.harness import BrokerHarness
 
 DEADLINE_S = 20
+SLAVE: dict[str, Any] = {"broker_id": 1, "broker_role": "SLAVE"}
 
 
 async def started(folder: Path, port: int = 0) -> NameServerApp:
@@ -166,3 +167,33 @@ def test_two_brokers_with_one_name_log_each_others_address(tmp_path: Path, caplo
         await app.stop()
 
     asyncio.run(run())
+
+
+def test_the_master_of_a_reachable_name_server_comes_first(tmp_path: Path) -> None:
+    """The answer of a server that is gone may be old."""
+
+    async def scene() -> None:
+        first, second = await started(tmp_path), await started(tmp_path / "second")
+        servers = [f"127.0.0.1:{app.port}" for app in (first, second)]
+        async with AsyncExitStack() as stack:
+            for i, server in enumerate(servers):
+                master = await stack.enter_async_context(
+                    registered(tmp_path / str(i), server, listen_port=9000 + 100 * i)
+                )
+                master[0].broker.parts.replication.ha_port = 1
+                master[1].register_soon()
+            _, registration = await stack.enter_async_context(registered(tmp_path / "slave", *servers, **SLAVE))
+
+            def brokers() -> list[str]:
+                return [master.broker.rpartition(":")[2] for master in registration.masters()]
+
+            async def asked(wanted: list[str]) -> bool:
+                registration.register_soon()
+                return brokers() == wanted
+
+            await until(lambda: asked(["9000", "9100"]))
+            await first.stop()
+            await until(lambda: asked(["9100", "9000"]))
+        await second.stop()
+
+    asyncio.run(scene())

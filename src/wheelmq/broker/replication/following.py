@@ -65,7 +65,7 @@ class Following:
     def __init__(
         self,
         broker: Broker,
-        find_master: Callable[[], MasterAddress | None],
+        find_masters: Callable[[], list[MasterAddress]],
         ask_soon: Callable[[], None],
         schedule_round: Callable[[], None],
         schedule_tick: Callable[[], None],
@@ -73,11 +73,13 @@ class Following:
     ) -> None:
         """Create the object.
 
-        `ask_soon` asks the name servers for the master, which `find_master` returns later. `end_life` stops the
-        broker, and starts it again after the given work on its store.
+        `ask_soon` asks the name servers for the master, which `find_masters` returns later. Name servers may disagree,
+        so it returns a list. `end_life` stops the broker, and starts it again after the given work on its store.
         """
         self._broker = broker
-        self._find_master = find_master
+        self._find_masters = find_masters
+        self._failures = 0
+        """Attempts since the last master that this slave followed."""
         self._ask_soon = ask_soon
         self._schedule_round = schedule_round
         self._schedule_tick = schedule_tick
@@ -125,6 +127,7 @@ class Following:
                 link, self._broker.parts.replication.link = self._broker.parts.replication.link, None
             self._ask_soon()
             has_followed = link is not None and (link.agreed_epoch is not None or not link.has_epochs)
+            self._failures = 0 if has_followed else self._failures + 1
             await asyncio.sleep(RETRY_SOON_S if has_followed else RETRY_S)
 
     def _hint(self, error: Exception) -> str:
@@ -136,7 +139,8 @@ class Following:
         """Follow the master until the connection ends."""
         self._has_heard = False
         parts = self._broker.parts
-        address = self._find_master()
+        masters = self._find_masters()
+        address = masters[self._failures % len(masters)] if masters else None
         chosen = "" if parts.role.is_elected else parts.settings.replication.master_address
         if address is None and not chosen:
             self._log.warn("none", "the slave knows no master: no name server has one with its broker name")
@@ -174,7 +178,8 @@ class Following:
 
     def _has_other_master(self, master: MasterAddress) -> bool:
         """Return whether a controller elected another master than this one."""
-        return self._broker.parts.role.is_elected and self._find_master() not in (None, master)
+        masters = self._find_masters()
+        return self._broker.parts.role.is_elected and bool(masters) and master not in masters
 
     async def _state_of_master(self, requests: RpcClient, *, is_guessed: bool) -> ReplicationState | None:
         """Return the state of the master, or None for a master of Apache RocketMQ.
@@ -191,8 +196,26 @@ class Following:
             raise MasterWrong(APACHE_HAS_NO_TLS.format(requests.address))
         if state is not None and not state.is_master:
             raise MasterWrong(f"{requests.address} is no master")
+        if state is not None:
+            self._check_epoch(requests.address, state.epoch)
         self._broker.parts.role.note_master(is_sync=state is not None and state.is_sync)
         return state
+
+    def _check_epoch(self, master: str, masters_epoch: int) -> None:
+        """Check that no later master wrote a part of this store. Raises MasterWrong.
+
+        A name server that was cut off may still name the former master. This slave would remove the records of the
+        later one. A controller names the last elected master itself. An epoch without records does not count: a
+        promotion of this slave may have failed after its begin.
+        """
+        parts = self._broker.parts
+        own = parts.epochs.last_before(parts.store.log.end)
+        if own is not None and masters_epoch < own.number and not parts.role.is_elected:
+            raise MasterWrong(
+                f"{master} is a master of the epoch {masters_epoch}, and this store has records of the later epoch "
+                f"{own.number}: another broker has become the master. If that broker is lost for good, promote this "
+                "slave, or start it with an empty store"
+            )
 
     def _choose_store(self, master: str, *, has_epochs: bool) -> None:
         """Start the broker again if its store is prepared for a master of the other kind."""

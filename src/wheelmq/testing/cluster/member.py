@@ -146,7 +146,7 @@ class Member:
         if not parts.role.is_master:
             Following(
                 broker,
-                registration.master,
+                registration.masters,
                 registration.register_soon,
                 self._schedule_tick,
                 self._schedule_tick,

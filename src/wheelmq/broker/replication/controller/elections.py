@@ -66,9 +66,12 @@ class Elections:
     def set_epoch(self) -> int:
         return self._in_sync.epoch
 
-    def master(self) -> MasterAddress | None:
-        """Return the address of the master that this broker follows. Its HA port is known only to itself."""
-        return self._master
+    def masters(self) -> list[MasterAddress]:
+        """Return the address of the master that this broker follows, if there is one.
+
+        Its HA port is known only to itself.
+        """
+        return [] if self._master is None else [self._master]
 
     def listen(self, on_notice: Callable[[], None]) -> None:
         """Call `on_notice` for each notice of the controller from now on."""
