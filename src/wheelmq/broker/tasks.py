@@ -19,7 +19,6 @@ from wheelmq.broker.store_tasks import store_tasks
 from wheelmq.broker.table_saves import FILTERS_PERSIST_MS
 from wheelmq.broker.task_list import TickTask, TickTime, every, resting
 from wheelmq.broker.timer_progress import TIMER_RATES_SAMPLE_MS, TimerProgressLog
-from wheelmq.delay.release import Releaser
 from wheelmq.observe.stats import SAMPLE_MS
 from wheelmq.store.index import MessageIndex
 
@@ -75,14 +74,8 @@ def _periodic_tasks(parts: Parts) -> list[TickTask]:
 
 def _tick_tasks(parts: Parts) -> list[TickTask]:
     """Return the work of each tick in its order, and of a clean stop in its order."""
-    run, pending, armed = parts.health.run_or_reject, parts.timer.pending, parts.timer.pending.armed
-    role, journal, stops = parts.role, parts.store.journal, parts.timer_upkeep.stops
-    snapshots = parts.file_upkeep.snapshots
-
-    def releases() -> bool:
-        return role.is_master and not journal.is_full
-
-    release_s, rest = parts.settings.requests.release_slice_ms / 1000, _rest_of(parts)
+    run, pending, rest = parts.health.run_or_reject, parts.timer.pending, _rest_of(parts)
+    stops, snapshots = parts.timer_upkeep.stops, parts.file_upkeep.snapshots
     return [
         TickTask(CHORES, lambda at: parts.table_saves.poll(at.monotonic_ms), lambda at: parts.table_saves.next_ms()),
         TickTask(CHORES, lambda at: parts.new_queues.tick(), lambda at: parts.new_queues.next_ms()),
@@ -122,18 +115,7 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
         ),
         _batch_task(parts),
         *_replica_tasks(parts),
-        TickTask(
-            "take due timers",
-            lambda at: parts.releaser.take_due(at.wall_ms) if releases() else None,
-            lambda at: at.after_wall_ms(armed.next_fire_ms()) if releases() else None,
-        ),
-        TickTask(
-            "release",
-            lambda at: (
-                run(lambda: parts.releaser.release(at.wall_ms, release_s, at.requests_s)) if role.is_master else None
-            ),
-            lambda at: _next_release_ms(parts.releaser, at) if role.is_master else None,
-        ),
+        *_release_tasks(parts),
         TickTask(
             DISPATCH,
             lambda at: parts.records.run(),
@@ -146,8 +128,31 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
     ]
 
 
-def _next_release_ms(releaser: Releaser, at: TickTime) -> int | None:
-    return at.monotonic_ms if releaser.has_more() else releaser.next_retry_ms()
+def _release_tasks(parts: Parts) -> list[TickTask]:
+    """Return the tasks that release due messages, as long as the broker is the master."""
+    role, journal, armed, releaser = parts.role, parts.store.journal, parts.timer.pending.armed, parts.releaser
+    release_s = parts.settings.requests.release_slice_ms / 1000
+
+    def takes() -> bool:
+        return role.is_master and not journal.is_full
+
+    def release(at: TickTime) -> None:
+        if role.is_master:
+            parts.health.run_or_reject(lambda: releaser.release(at.wall_ms, release_s, at.requests_s))
+
+    def next_release_ms(at: TickTime) -> int | None:
+        if not role.is_master:
+            return None
+        return at.monotonic_ms if releaser.has_more() else releaser.next_retry_ms()
+
+    return [
+        TickTask(
+            "take due timers",
+            lambda at: releaser.take_due(at.wall_ms) if takes() else None,
+            lambda at: at.after_wall_ms(armed.next_fire_ms()) if takes() else None,
+        ),
+        TickTask("release", release, next_release_ms),
+    ]
 
 
 def _batch_task(parts: Parts) -> TickTask:
