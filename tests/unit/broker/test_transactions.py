@@ -184,6 +184,24 @@ class TestEnd:
         assert harness.bodies("T") == []
         assert end(harness, sent, COMMIT).code == 0
 
+    @pytest.mark.parametrize("key", ["K2", "7F0000010001C387DB2A0000AB120002"])
+    def test_an_end_of_another_transaction_at_its_place_is_rejected(
+        self, harness: BrokerHarness, key: str
+    ) -> None:
+        """The new master has another half message where the former one alone had that of the request."""
+        sent = half(harness)
+        answer = end(harness, sent, ROLLBACK, msgId=key, transactionId=key)
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION and "another one" in str(answer.remark)
+        assert end(harness, sent, COMMIT).code == 0
+        assert harness.bodies("T") == [b"body"]
+
+    @pytest.mark.parametrize("names", ["key", "offset", "none"])
+    def test_an_end_may_name_its_transaction_in_several_ways(self, harness: BrokerHarness, names: str) -> None:
+        sent = half(harness)
+        ids = {"key": sent.ext["transactionId"], "offset": sent.ext["msgId"], "none": None}
+        assert end(harness, sent, COMMIT, msgId=ids[names], transactionId=None).code == 0
+        assert harness.bodies("T") == [b"body"]
+
     def test_an_end_for_a_plain_message_is_rejected(self, harness: BrokerHarness) -> None:
         plain = harness.send("T", b"plain", properties={props.PRODUCER_GROUP: GROUP})
         answer = end(harness, plain, COMMIT)

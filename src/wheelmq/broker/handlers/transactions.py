@@ -68,7 +68,28 @@ def _half(context: Context, header: EndTransactionHeader) -> Record:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if half.queue_offset != header.queue_offset:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    if not _names(header, half):
+        remark = "The transaction is another one: a failover removed the half message that the request names"
+        raise PeerError(ResponseCode.ILLEGAL_OPERATION, remark)
     return half
+
+
+def _names(header: EndTransactionHeader, half: Record) -> bool:
+    """Return whether a request names the half message at its place, or no message.
+
+    After a failover, another half message can have the place of one that the former master alone had. Clients name it
+    by its unique key. An offset message id names the place again.
+    """
+    key = half.message.properties.get(props.UNIQ_KEY)
+    named = {name for name in (header.msg_id, header.transaction_id) if name}
+    return key is None or not named or key in named or any(_is_offset_id(name, half.position) for name in named)
+
+
+def _is_offset_id(name: str, position: LogPosition) -> bool:
+    try:
+        return parse_offset_message_id(name)[1] == position
+    except ValueError:
+        return False
 
 
 def _commit(request: Request, context: Context, transactions: Transactions, half: Record) -> Answer:
