@@ -49,12 +49,17 @@ def switch(broker: str, namesrv: str, *, force: bool, tls: ClientTls | None = No
     if state.is_master:
         raise SwitchRejected(f"the broker at {broker} is the master already")
     began_s = time.monotonic()
-    master = _master_of(state, namesrv, tls)
+    members = _members_of(state, namesrv, tls, force=force)
+    master = members.get(MASTER_ID)
     least_end = 0
     handed_over = False
     if master is not None and master != broker:
-        least_end = _hand_over(slave, SyncConnection(master, tls=tls, sign=own_sign()), broker, force=force)
+        successor = members.get(state.broker_id, broker)
+        least_end = _hand_over(slave, SyncConnection(master, tls=tls, sign=own_sign()), successor, force=force)
         handed_over = least_end > 0
+    if not handed_over:
+        others = [address for number, address in members.items() if number not in (MASTER_ID, state.broker_id)]
+        _check_others(broker, state, others, tls)
     ext = headers.texts(leastLogEnd=least_end)
     slave.ask(Command(code=RequestCode.WMQ_PROMOTE, ext=ext))
     after = _await_master(slave)
@@ -92,19 +97,49 @@ def _await_master(slave: SyncConnection) -> ReplicationState:
         time.sleep(POLL_S)
 
 
-def _master_of(state: ReplicationState, namesrv: str, tls: ClientTls | None) -> str | None:
-    """Return the address of the present master of the slave's broker name, or None if no name server knows one."""
+def _members_of(state: ReplicationState, namesrv: str, tls: ClientTls | None, *, force: bool) -> dict[int, str]:
+    """Return the addresses of the brokers of the slave's name, by id: as the first name server that knows a master.
+
+    Raises SwitchRejected without `force` if no name server answers. The master may serve clients then.
+    """
     ext = headers.texts(clusterName=state.cluster, brokerName=state.broker_name)
+    found: dict[int, str] = {}
+    has_answer, problem = False, ""
     for server in server_list(namesrv):
         try:
             names = SyncConnection(server, tls=tls, sign=own_sign())
             answer = names.ask(Command(code=RequestCode.GET_BROKER_MEMBER_GROUP, ext=ext))
-            address = bodies.read(answer.body, bodies.MemberGroup).broker_member_group.broker_addrs.get(MASTER_ID)
-        except (CallError, Refused, BodyError):
+            members = bodies.read(answer.body, bodies.MemberGroup).broker_member_group.broker_addrs
+        except (Refused, BodyError):
+            members = {}  # it knows no broker of this name
+        except CallError as error:
+            problem = str(error)
             continue
-        if address is not None:
-            return address
-    return None
+        has_answer = True
+        found = found or members
+        if MASTER_ID in members:
+            return members
+    if not has_answer and not force:
+        raise SwitchRejected(
+            f"no name server answers ({problem}), so the master may still serve clients. Start a name server, or "
+            "correct --namesrv. With --force the slave takes over, and messages that it has not got are lost"
+        )
+    return found
+
+
+def _check_others(broker: str, state: ReplicationState, others: list[str], tls: ClientTls | None) -> None:
+    """Check that no other slave in reach has more of the log. Raises SwitchRejected."""
+    for address in others:
+        try:
+            other = state_at(SyncConnection(address, tls=tls, sign=own_sign()))
+        except (CallError, Refused):
+            continue
+        if (other.epoch, other.log_end) > (state.epoch, state.log_end):
+            raise SwitchRejected(
+                f"the slave at {address} has the log up to {other.log_end} in epoch {other.epoch}, and the one at "
+                f"{broker} up to {state.log_end} in epoch {state.epoch}. Promote {address}; or stop it first, and "
+                "lose the messages that only it has"
+            )
 
 
 def _hand_over(slave: SyncConnection, master: SyncConnection, successor: str, *, force: bool) -> int:
@@ -112,6 +147,7 @@ def _hand_over(slave: SyncConnection, master: SyncConnection, successor: str, *,
 
     Returns the end of the master's log, or 0 with `force` if the master is not reachable. Raises SwitchRejected.
     """
+    deadline_s = time.monotonic() + CATCH_UP_S  # later, the master may take messages again
     try:
         ext = headers.texts(successor=successor)
         answer = master.ask(Command(code=RequestCode.WMQ_HAND_OVER, ext=ext))
@@ -125,15 +161,16 @@ def _hand_over(slave: SyncConnection, master: SyncConnection, successor: str, *,
             "slave takes over without it, and messages that it has not got are lost"
         ) from None
     end = int(answer.ext["logEnd"])
-    deadline_s = time.monotonic() + CATCH_UP_S
-    while (behind := _behind(slave, master, end)) is not None:
+    while True:
+        behind = _behind(slave, master, end)
         if time.monotonic() > deadline_s:
             raise SwitchRejected(
-                f"{behind}: it did not catch up within {CATCH_UP_S:.0f} s. The master takes messages again. Look at "
-                "the logs of both"
+                f"{behind or 'the brokers answer slowly'}: the slave did not catch up within {CATCH_UP_S:.0f} s. The "
+                "master takes messages again. Look at the logs of both"
             )
+        if behind is None:
+            return end
         time.sleep(POLL_S)
-    return end
 
 
 def _behind(slave: SyncConnection, master: SyncConnection, end: int) -> str | None:

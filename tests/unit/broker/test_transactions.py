@@ -185,9 +185,7 @@ class TestEnd:
         assert end(harness, sent, COMMIT).code == 0
 
     @pytest.mark.parametrize("key", ["K2", "7F0000010001C387DB2A0000AB120002"])
-    def test_an_end_of_another_transaction_at_its_place_is_rejected(
-        self, harness: BrokerHarness, key: str
-    ) -> None:
+    def test_an_end_of_another_transaction_at_its_place_is_rejected(self, harness: BrokerHarness, key: str) -> None:
         """The new master has another half message where the former one alone had that of the request."""
         sent = half(harness)
         answer = end(harness, sent, ROLLBACK, msgId=key, transactionId=key)

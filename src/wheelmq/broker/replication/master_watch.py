@@ -209,8 +209,8 @@ class MasterWatch:
         requests = RpcClient(address, sign=self._parts.sign, tls=self._tls)
         try:
             state = await self._ask_for_id(requests)
-        except (CallError, Refused):
-            return None  # it may be the master: wait until it says so, or not
+        except (CallError, Refused) as error:
+            return await self._later_than_silent(address, error)
         finally:
             await requests.close()
         if state is not None and state.is_master and (own is None or state.epoch > own.number):
@@ -218,6 +218,24 @@ class MasterWatch:
         if self._parts.replication.may_resume:
             self._parts.replication.resume()
         return None
+
+    async def _later_than_silent(self, successor: str, error: CallError | Refused) -> LaterMaster | None:
+        """Return a later master that a name server knows, while the successor does not answer this broker.
+
+        The successor may be the master, under an address that only its operator can reach. So the role is not taken
+        back.
+        """
+        later = await self.later_master()
+        if later is None:
+            self._log.warn(
+                "silent",
+                "this broker has handed over to the slave at %s, which does not answer (%s), and no name server knows "
+                "a later master. So it takes no messages. If that slave is not the master, promote another slave, or "
+                "start this broker again",
+                successor,
+                error,
+            )
+        return later
 
     async def _ask(self, server: str) -> LaterMaster | None:
         """Return the later master that a name server knows. Raises CallError if one of the two does not answer."""
