@@ -130,7 +130,7 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
 
 def _release_tasks(parts: Parts) -> list[TickTask]:
     """Return the tasks that release due messages, as long as the broker is the master."""
-    role, journal, armed, releaser = parts.role, parts.store.journal, parts.timer.pending.armed, parts.releaser
+    role, journal, releaser = parts.role, parts.store.journal, parts.releaser
     release_s = parts.settings.requests.release_slice_ms / 1000
 
     def takes() -> bool:
@@ -149,7 +149,7 @@ def _release_tasks(parts: Parts) -> list[TickTask]:
         TickTask(
             "take due timers",
             lambda at: releaser.take_due(at.wall_ms) if takes() else None,
-            lambda at: at.after_wall_ms(armed.next_fire_ms()) if takes() else None,
+            lambda at: at.after_wall_ms(releaser.next_take_ms()) if takes() else None,
         ),
         TickTask("release", release, next_release_ms),
     ]
@@ -164,8 +164,9 @@ def _batch_task(parts: Parts) -> TickTask:
 
 
 def _replica_tasks(parts: Parts) -> list[TickTask]:
-    """Return the tasks of a slave that apply received bytes of its master."""
+    """Return the tasks of a slave that apply received bytes of its master, and drop the timers that they release."""
     replica_log, replication = parts.replica_log, parts.replication
+    role, awaited = parts.role, parts.releaser.awaited
     return [
         TickTask(
             "follow the master",
@@ -176,6 +177,13 @@ def _replica_tasks(parts: Parts) -> list[TickTask]:
             "copy blocks",
             lambda at: replication.copy_blocks(),
             lambda at: at.monotonic_ms if replication.copies_blocks else None,
+        ),
+        _rest_of(parts)(
+            TickTask(
+                "drop released timers",
+                lambda at: None if role.is_master else awaited.check(at.wall_ms),
+                lambda at: None if role.is_master else at.after_wall_ms(awaited.next_ms(at.wall_ms)),
+            )
         ),
     ]
 

@@ -15,6 +15,7 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay import ring
 from wheelmq.delay.api import Generations
 from wheelmq.delay.armed import cost_of
+from wheelmq.delay.awaited import AwaitedReleases
 from wheelmq.delay.failed import FailedReleases
 from wheelmq.delay.rebuild import Unreleasable, dead_letter
 from wheelmq.delay.refs import Refs
@@ -48,7 +49,10 @@ Returns the number of messages appended. The caller appends the next message wit
 
 
 class Releaser:
-    """Takes due references from the armed ones and appends their messages. Failed ones count as in hand."""
+    """Takes due references from the armed ones and appends their messages.
+
+    Failed ones count as in hand. So do those of a slave, which its master releases.
+    """
 
     def __init__(self, store: Store, timer: Timer, generations: Generations) -> None:
         self._store = store
@@ -71,6 +75,7 @@ class Releaser:
         self.lateness_ms = Histogram(least=1.0)
         """Whole milliseconds from the due time of a message to the tick that released it."""
         self.failed = FailedReleases()
+        self.awaited = AwaitedReleases(self._pending)
         self._failed_log = RateLimitedLog(log, store.clock.monotonic)
         self._failed_now: Counter[int] = Counter()
         """Number of failed references by fire time, since the lateness was last counted."""
@@ -81,11 +86,11 @@ class Releaser:
 
     def earliest_in_hand_ms(self) -> int | None:
         """Return the least fire time of references taken and not released, or None."""
-        times = self._ring.earliest_ms(), self.failed.earliest_ms()
+        times = self._ring.earliest_ms(), self.failed.earliest_ms(), self.awaited.earliest_ms()
         return min((fire_ms for fire_ms in times if fire_ms is not None), default=None)
 
     def in_hand(self) -> int:
-        return self._ring.count + self.failed.count
+        return self._ring.count + self.failed.count + self.awaited.count
 
     def next_retry_ms(self) -> int | None:
         return self.failed.next_retry_ms
@@ -101,12 +106,17 @@ class Releaser:
     def has_more(self) -> bool:
         return bool(self._ring)
 
+    def next_take_ms(self) -> int | None:
+        """Return the wall time of the next `take_due`, or None without references."""
+        return self.awaited.earliest_ms() if self.awaited.count else self._pending.armed.next_fire_ms()
+
     def take_due(self, now_ms: Millis) -> None:
         """Put due references into the ring, up to RING_MAX buckets.
 
         After a time without releases, messages are due at many instants: they enter as the ring empties, the earliest
         first. Failed releases enter when their next try is due.
         """
+        self.awaited.end(now_ms)
         if self.failed.count:
             self._pending.armed.requeue(self.failed.take_due(self._monotonic_ms()))
         left = TAKE_MAX
