@@ -62,6 +62,14 @@ class TestSyncMaster:
         pair.master.advance(1)
         assert code_of(asked) == ResponseCode.FLUSH_SLAVE_TIMEOUT
 
+    def test_a_send_waits_no_more_once_no_replica_is_needed(self, tmp_path: Path) -> None:
+        pair = Pair(tmp_path, block_length_seconds=60, **SYNC)
+        pair.copy.run()
+        asked = later(pair.master)
+        pair.master.broker.parts.configuration.update(b"inSyncReplicas=1")
+        pair.master.tick()
+        assert code_of(asked) == ResponseCode.SUCCESS
+
     def test_a_replica_that_lags_too_much_is_not_available(self, tmp_path: Path) -> None:
         pair = Pair(tmp_path, ha_gap_not_in_sync=1000, **SYNC)
         pair.copy.run()

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.unit.broker.block_pairs import later, waiting
 from tests.unit.broker.test_replicas import code_of, send_later
 from wheelmq.broker.replication.controller.elections import ControllerDecision, Effect
 from wheelmq.broker.replication.controller.sync_state_changes import JOIN_MS_MAX, RETRY_MS
@@ -14,6 +15,7 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.replica import FakeReplica
+from wheelmq.testing.replication import BlockCopy
 
 ELECTED: Final[dict[str, Any]] = {"controller_mode": True, "controller_addresses": ("127.0.0.1:9",)}
 OWN: Final = 1
@@ -144,6 +146,21 @@ class TestAcknowledgements:
         second.report(end_of(master))
         assert code_of(asked) == ResponseCode.SUCCESS
         assert master.bodies("T") == [b"first", b"body"]
+
+    def test_a_message_of_a_block_waits_no_more_once_the_master_is_alone_in_sync(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, **ELECTED) as master:
+            lead(master)
+            replica = BrokerHarness(tmp_path / "replica", clock=master.clock, **{**ELECTED, "broker_id": 2})
+            replica.broker.parts.role.take_id(2)
+            copy = BlockCopy(master, replica)
+            copy.run()
+            (lost,) = join(master, 2)
+            asked = later(master)
+            master.broker.lose_replica(lost.link)  # type: ignore[arg-type]
+            assert wanted(master) == {OWN} and asked.answer is None
+            take(master, OWN, 1, (OWN,), 3)
+            assert code_of(asked) == ResponseCode.SUCCESS and waiting(master) == 1
+            replica.stop()
 
     def test_a_replica_that_is_not_in_sync_does_not_count(self, master: BrokerHarness) -> None:
         join(master, 2)

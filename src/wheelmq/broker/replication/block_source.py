@@ -252,17 +252,23 @@ class BlockSource:
     # Progress ------------------------------------------------------------------------------------------------------
 
     def confirmed(self, number: int) -> int:
-        """Return the number of units of a block that enough replicas have. Connections of one replica count once."""
+        """Return the number of units of a block that enough replicas have. Connections of one replica count once.
+
+        Without a replica that is needed, these are all units.
+        """
         required = self._replicas.required
         if required:
             sessions = self._by_id()
             found = [sessions[one].acked.get(number, 0) if one in sessions else 0 for one in required]
             return min(found)
         needed, units = self._replicas.needed_acks, dict[int, int]()
+        if not needed:
+            block = self.blocks.get(number)
+            return 0 if block is None else int(block.queue.end)
         for session in self.sessions:
             acked = session.acked.get(number, 0)
             units[session.replica_id] = max(acked, units.get(session.replica_id, 0))
-        if not 0 < needed <= len(units) or not self._replicas.may_acknowledge():
+        if needed > len(units) or not self._replicas.may_acknowledge():
             return 0
         return sorted(units.values(), reverse=True)[needed - 1]
 
