@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.unit.broker.test_following import SLAVE, Group, Member, play, send
+from tests.unit.broker.broker_group import SLAVE, Group, Member, play, send
 from tests.unit.client.conftest import SMALL, until
 from wheelmq.broker.replication.apache_log import begin_apache_log
 from wheelmq.broker.replication.apache_master import LogRange, check_log_files, check_range, checkpoint_of, log_range

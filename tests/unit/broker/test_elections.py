@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.broker.broker_group import Group, Member, running
 from tests.unit.broker.controller_model import ControllerModel
-from tests.unit.broker.test_following import Group, Member, running
 from tests.unit.client.conftest import until
 from wheelmq.client import Producer, ProducerSettings
 from wheelmq.client.results import SendStatus

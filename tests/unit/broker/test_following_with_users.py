@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.broker.broker_group import SLAVE, Group, play
 from tests.unit.broker.sample_requests import ROOT
-from tests.unit.broker.test_following import SLAVE, Group, play
 from tests.unit.client.conftest import until
 from wheelmq.cli.access_requests import AccessPlace, AccessRequests
 from wheelmq.cli.switch import switch

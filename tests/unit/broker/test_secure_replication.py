@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from compat.apache.apache import free_port
 from compat.certificates import Authority, Pair
-from tests.unit.broker.test_following import SLAVE, Group, Member, ha_port, play, send
+from tests.unit.broker.broker_group import SLAVE, Group, Member, ha_port, play, send
 from tests.unit.client.conftest import SMALL, registered, until
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.cli import main

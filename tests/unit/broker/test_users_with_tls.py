@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from compat.certificates import Authority
+from tests.unit.broker.broker_group import SLAVE, Group, play
 from tests.unit.broker.sample_requests import ROOT
-from tests.unit.broker.test_following import SLAVE, Group, play
 from tests.unit.broker.test_following_with_users import INNER, SECURED
 from tests.unit.broker.test_secure_replication import replicas_are_encrypted, words_of
 from tests.unit.client.conftest import until

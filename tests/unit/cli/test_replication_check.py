@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.unit.broker.broker_group import SLAVE, Group, play
 from tests.unit.broker.sample_requests import ROOT
-from tests.unit.broker.test_following import SLAVE, Group, play
 from tests.unit.broker.test_following_with_users import INNER, SECURED, send
 from tests.unit.client.conftest import until
 from wheelmq.broker.settings import BrokerSettings
