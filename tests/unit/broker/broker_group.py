@@ -14,6 +14,7 @@ from wheelmq.broker.lives import live
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.client import Producer, ProducerSettings, TlsOptions
 from wheelmq.config.tls import TlsSettings
+from wheelmq.formats.disk.epochs import Epoch
 from wheelmq.nameserver.app import NameServerApp
 from wheelmq.nameserver.settings import NameServerSettings
 
@@ -48,6 +49,11 @@ class Member:
     def log_end(self) -> int:
         assert self.app.broker is not None
         return self.app.broker.parts.store.log.end
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        assert self.app.broker is not None
+        return self.app.broker.parts.epochs.all
 
     def stored(self, topic: str) -> int:
         """Return the number of messages in the queues of a topic."""
