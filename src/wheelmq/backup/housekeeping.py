@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from wheelmq.backup.catalog import NEW, PointObject
 from wheelmq.backup.index import FileSizes
@@ -26,6 +26,15 @@ RETRY_S: Final = 30.0
 
 Merged = Callable[[list[PointObject], PointObject], None]
 """Called with merged objects and their successor, before the merged ones are removed."""
+
+
+class Removal(NamedTuple):
+    """The result of a removal."""
+
+    left: list[str]
+    """Names of the objects that are still there."""
+    error: OSError | None
+    """The last error."""
 
 
 class Housekeeping:
@@ -50,6 +59,8 @@ class Housekeeping:
         self._merged = merged
         self._run_callback = run_callback
         self._next_expiry_ms = 0
+        self._obsolete: list[str] = []
+        """Objects that a job could not remove. No point needs them."""
         self.problem: str | None = None
         """Why the last job failed; None if it did not."""
         self.failures = 0
@@ -60,7 +71,7 @@ class Housekeeping:
         next_s = self._flight.next_s
         if next_s is None or next_s > self._clock.monotonic():
             return
-        if self._merge_captures(sizes) or self._merge_points():
+        if self._merge_captures(sizes) or self._merge_points() or self._remove_again():
             return
         self._expire()
 
@@ -110,16 +121,19 @@ class Housekeeping:
         return False
 
     def _submit(self, run: list[PointObject], job: Callable[[], tuple[PointObject, list[str]]]) -> None:
-        def merge() -> PointObject:
+        def merge() -> tuple[PointObject, Removal]:
             made, obsolete = job()
-            self._remove(name for name in obsolete if name != made.name)
+            removal = self._remove(name for name in obsolete if name != made.name)
             reach("ship.merged")
-            return made
+            return made, removal
 
-        self._flight.submit(merge, done=lambda made: self._replace(run, made), failed=self._failed)
+        def merged(done: tuple[PointObject, Removal]) -> None:
+            self._replace(run, done[0])
+            self._note(done[1])
+
+        self._flight.submit(merge, done=merged, failed=self._failed)
 
     def _replace(self, run: list[PointObject], made: PointObject) -> None:
-        self.problem = None
         first = self.objects.index(run[0])
         assert self.objects[first : first + len(run)] == run
         self.objects[first : first + len(run)] = [made]
@@ -135,24 +149,49 @@ class Housekeeping:
         self._next_expiry_ms = self._clock.monotonic_ms() + self._settings.expiry_interval_ms
         objects, before_ms = list(self.objects), Millis(now_ms - keep_ms)
 
-        def job() -> Expired | None:
+        def job() -> tuple[Expired | None, Removal]:
             found = expire(self._target, objects, before_ms)
+            removal = self._remove([] if found is None else found.obsolete)
             if found is not None:
-                self._remove(found.obsolete)
                 reach("ship.expired")
-            return found
+            return found, removal
 
         self._flight.submit(job, done=self._expired, failed=self._failed)
 
-    def _expired(self, found: Expired | None) -> None:
-        self.problem = None
+    def _expired(self, done: tuple[Expired | None, Removal]) -> None:
+        found, removal = done
         if found is not None:
             self._replace(self.objects[: found.replaced], found.base)
+        self._note(removal)
 
-    def _remove(self, names: Iterable[str]) -> None:
+    # Removal -------------------------------------------------------------------------------------------------------
+
+    def _remove(self, names: Iterable[str]) -> Removal:
+        """Remove objects. The points do not need them any more, so the job succeeds if one stays."""
+        left, error = [], None
         for name in names:
-            self._target.remove(name)
+            try:
+                self._target.remove(name)
+            except OSError as failure:
+                left.append(name)
+                error = failure
             reach("ship.removed")
+        return Removal(left, error)
+
+    def _remove_again(self) -> bool:
+        """Remove the objects that an earlier job could not remove. Returns whether a job began."""
+        if not self._obsolete:
+            return False
+        names, self._obsolete = self._obsolete, []
+        self._flight.submit(lambda: self._remove(names), done=self._note, failed=self._failed)
+        return True
+
+    def _note(self, removal: Removal) -> None:
+        self.problem = None
+        if removal.error is not None:
+            self._obsolete += removal.left
+            self._flight.rest()
+            self._failed(removal.error)
 
     def _failed(self, error: Exception) -> None:
         self.problem = str(error)

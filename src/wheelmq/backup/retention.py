@@ -8,6 +8,7 @@ that only deleted records prove go into its floor.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -137,8 +138,13 @@ class _BlockPacker:
         self._writer, self._chunks = ObjectWriter(), []
 
 
-def orphans(target: Target, objects: list[PointObject]) -> list[str]:
-    """Return the names of objects that no point needs: a shipper was stopped while it wrote or removed them."""
+def names_of_all(target: Target) -> list[str]:
+    """Return the names of all objects, except that of the identity. Raises OSError."""
+    return [name for folder in (LOG, BLOCKS, NEW, POINTS) for name in target.names(folder)]
+
+
+def orphans(names: Iterable[str], objects: list[PointObject]) -> list[str]:
+    """Return the objects among `names` that no point needs: a shipper was stopped while it wrote or removed them."""
     needed = {one.name for one in objects}
     needed |= {stored.object for one in objects for point in one.points for stored in (*point.chunks, *point.files)}
-    return [name for folder in (LOG, BLOCKS, NEW, POINTS) for name in target.names(folder) if name not in needed]
+    return [name for name in names if name not in needed]

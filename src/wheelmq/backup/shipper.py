@@ -32,7 +32,7 @@ from wheelmq.backup.index import COMMIT_LOG, Chunk, Index, Point, StateFile
 from wheelmq.backup.merging import ChunkObjects, write_points
 from wheelmq.backup.objects import ObjectWriter, Packed, pack
 from wheelmq.backup.reader import LogReader
-from wheelmq.backup.retention import orphans
+from wheelmq.backup.retention import names_of_all, orphans
 from wheelmq.backup.settings import ShipSettings
 from wheelmq.backup.source import FileVersion, Source
 from wheelmq.backup.target import Target
@@ -125,8 +125,9 @@ class Shipper:
         """
         self._target.settle()
         self.identity = read_identity(self._target) or self._begin_history()
+        names = names_of_all(self._target)  # a shipper that runs by mistake may store captures from now on
         self.housekeeping.objects = read_catalog(self._target)
-        for name in orphans(self._target, self.objects):
+        for name in orphans(names, self.objects):
             self._target.remove(name)
         reach("ship.opened")
         self.history = History.of(point for one in self.objects for point in one.points)

@@ -52,6 +52,11 @@ class SingleFlight:
         self._is_running = True
         self._worker.submit(job, partial(self._end, done, failed))
 
+    def rest(self) -> None:
+        """Begin the next job `retry_s` later, because the last one has done only a part of its work."""
+        assert self._clock is not None, "a delay needs a clock"
+        self._next_s = self._clock.monotonic() + self._retry_s
+
     def _end(
         self, done: Callable[[Result], None], failed: Callable[[Exception], None], result: Result | Exception
     ) -> None:

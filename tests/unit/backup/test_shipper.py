@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.unit.backup.conftest import SMALL_FILES, Ship, expire
+from wheelmq.backup.catalog import PointObject, read_catalog
 from wheelmq.backup.index import COMMIT_LOG
 from wheelmq.backup.objects import TargetDamaged
 from wheelmq.backup.plan import NotRestorable, windows
 from wheelmq.backup.settings import ShipSettings
 from wheelmq.backup.shipper import TargetForeign
-from wheelmq.backup.target import FolderTarget, TargetTaken
+from wheelmq.backup.target import FolderTarget, Target, TargetTaken
 from wheelmq.broker.replication.truncation import truncate
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.system.disk import Disk
-from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.disk import Call, SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
 
 
@@ -258,6 +259,49 @@ def test_two_shippers_of_one_target_stop(harness: BrokerHarness, ship: Ship) -> 
     harness.send("T", b"three")
     with pytest.raises(TargetTaken, match="another shipper"):
         second.step()
+
+
+def test_a_second_start_removes_no_capture_that_the_first_stores_meanwhile(
+    harness: BrokerHarness, ship: Ship, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.send("T", b"one")
+    first = ship.shipper()
+    first.step()
+    harness.send("T", b"two")
+
+    def read_slowly(target: Target) -> list[PointObject]:
+        found = read_catalog(target)
+        first.step()
+        return found
+
+    monkeypatch.setattr("wheelmq.backup.shipper.read_catalog", read_slowly)
+    ship.shipper(first.identity.history)
+    assert ship.check().counts.records == 2
+
+
+def test_an_object_that_cannot_be_removed_delays_no_other_work(
+    harness: BrokerHarness, ship: Ship, tmp_path: Path
+) -> None:
+    """Else the next merge reads objects that are gone, for ever."""
+    disk = SimulatedDisk()
+    ship.target, ship.settings = FolderTarget(disk, tmp_path / "target"), ShipSettings(merged_count=2)
+    shipper = ship.shipper()
+    disk.fail_call(1, OSError(errno.EIO, "planted"), [Call.REMOVE])
+    for i in range(6):
+        harness.send("T", b"%d" % i)
+        shipper.step()
+        ship.clock.advance(1000)
+    housekeeping = shipper.housekeeping
+    assert housekeeping.failures == 1 and len(ship.target.names("new")) > len(names_in(housekeeping.objects, "new"))
+    ship.clock.advance(60_000)
+    for _ in range(4):
+        shipper.step()
+    assert ship.target.names("new") == names_in(housekeeping.objects, "new") and housekeeping.problem is None
+    assert ship.check().counts.records == 6
+
+
+def names_in(objects: list[PointObject], folder: str) -> list[str]:
+    return [one.name for one in objects if one.name.startswith(f"{folder}/")]
 
 
 def test_a_failed_attempt_is_repeated_as_it_was(harness: BrokerHarness, ship: Ship, tmp_path: Path) -> None:
