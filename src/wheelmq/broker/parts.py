@@ -305,6 +305,7 @@ class Parts:
             self.records,
             self.transactions,
             self.topics,
+            self.consumer_offsets,
             self.replicas,
         )
         return Replication(

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.broker.test_send import inner
 from wheelmq.broker.registration import register_command
 from wheelmq.broker.replication.role import StoredRole, store_role
+from wheelmq.broker.state.consumer_offsets import OffsetTable
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -185,6 +186,25 @@ def test_a_promoted_slave_has_the_topics_of_its_messages(tmp_path: Path, is_kill
         for topic, queues in (("plain", 2), ("timed", 4)):  # 2 is the default
             config = slave.broker.parts.topics.get(topic)
             assert config is not None and config.write_queue_nums == queues
+
+
+def test_a_promoted_slave_lowers_offsets_of_consumers_beyond_its_queues(tmp_path: Path) -> None:
+    """The table came before the log. The next messages get the offsets that consumers have committed at the master."""
+    with (
+        BrokerHarness(tmp_path / "master") as master,
+        BrokerHarness(tmp_path / "slave", clock=master.clock, **SLAVE) as slave,
+    ):
+        for _ in range(4):
+            master.send("T")
+        copy_log(master, slave, Random(1))
+        offsets = slave.broker.parts.consumer_offsets
+        offsets.follow(OffsetTable(offset_table={"T@ahead": {0: 9}, "T@behind": {0: 3}}))
+        before = offsets.changes
+        slave.broker.parts.replication.promote("the test")
+        assert (offsets.get("ahead", "T", 0), offsets.get("behind", "T", 0)) == (4, 3)
+        assert offsets.changes > before, "the replicas of the new master fetch the table"
+        slave.restart()
+        assert slave.broker.parts.consumer_offsets.get("ahead", "T", 0) == 4
 
 
 def test_a_promoted_slave_keeps_its_log_in_a_power_cut(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from wheelmq.broker.replication.epochs import Epochs
 from wheelmq.broker.replication.replica_log import ReplicaLog
 from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.replication.role import Role
+from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.delay.blocks.copies import BlockCopies
@@ -26,6 +27,7 @@ class Promotion:
         records: RecordDispatch,
         transactions: Transactions,
         topics: Topics,
+        consumer_offsets: ConsumerOffsets,
         replicas: Replicas,
     ) -> None:
         self._engine = engine
@@ -35,6 +37,7 @@ class Promotion:
         self._role = role
         self._epochs = epochs
         self._topics = topics
+        self._consumer_offsets = consumer_offsets
         self._replicas = replicas
         self._replica_log = replica_log
         self._records = records
@@ -45,7 +48,7 @@ class Promotion:
 
         Log and blocks are on disk then, because a former master with SYNC_FLUSH has answered for them. After an error,
         this broker is still a replica. Bytes of an incomplete record at the end are dropped. So are received
-        parts of blocks that wait for the log.
+        parts of blocks that wait for the log. The master's offsets of consumers may be ahead of its log.
         """
         while self._replica_log.has_more():
             self._replica_log.take()
@@ -63,6 +66,8 @@ class Promotion:
             raise
         self._replicas.take_over()
         self._transactions.take_over()
+        self._records.run()  # so the queues end with the log
+        self._consumer_offsets.lower_to_ends(self._store.queues.end)
         self._topics.begin_epoch(epoch, queues_with_messages(self._engine))
 
 

@@ -33,9 +33,8 @@ class ConsumerOffsets:
         self.changes = 0
         """Changes since the start. Replicas fetch the table when it differs."""
         self._pulled: dict[str, dict[int, int]] = {}
-        self._clamp(queue_end)
-
         self._resets: dict[str, dict[int, int]] = {}
+        self.lower_to_ends(queue_end)
 
     def get(self, group: str, topic: str, queue_id: int) -> QueueOffset | None:
         found = self._table.offset_table.get(f"{topic}@{group}", {}).get(queue_id)
@@ -57,6 +56,26 @@ class ConsumerOffsets:
         theirs = {key: queues for key, queues in table.offset_table.items() if not _is_of_transactions(key)}
         self._table = OffsetTable(table.data_version, {**theirs, **own})
         self._note_change()
+
+    def lower_to_ends(self, queue_end: Callable[[str, int], int]) -> None:
+        """Lower the offsets beyond the end of their queue to the end. `queue_end` returns it by topic and queue id.
+
+        A power cut or a failover can lose consumed messages. The next messages with these offsets are not consumed yet.
+        """
+        for key, queues in self._table.offset_table.items():
+            topic = key.partition("@")[0]
+            for queue_id, offset in queues.items():
+                end = queue_end(topic, queue_id)
+                if offset > end:
+                    log.warning(
+                        "%s: offset %d of queue %d is beyond the end of the queue, and is set to %d",
+                        key,
+                        offset,
+                        queue_id,
+                        end,
+                    )
+                    queues[queue_id] = end
+                    self._note_change()
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the offset of `group`. Its next pull of the queue takes the reset.
@@ -147,26 +166,6 @@ class ConsumerOffsets:
                 raise
 
         return job
-
-    def _clamp(self, queue_end: Callable[[str, int], int]) -> None:
-        """Lower the offsets beyond the end of their queue to the end. `queue_end` returns it by topic and queue id.
-
-        A power cut can lose consumed messages. The next messages with these offsets are not consumed yet.
-        """
-        for key, queues in self._table.offset_table.items():
-            topic = key.partition("@")[0]
-            for queue_id, offset in queues.items():
-                end = queue_end(topic, queue_id)
-                if offset > end:
-                    log.warning(
-                        "%s: offset %d of queue %d is beyond the end of the queue, and is set to %d",
-                        key,
-                        offset,
-                        queue_id,
-                        end,
-                    )
-                    queues[queue_id] = end
-                    self._dirty = True
 
 
 def _is_of_transactions(key: str) -> bool:
