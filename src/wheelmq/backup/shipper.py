@@ -31,12 +31,11 @@ from wheelmq.backup.housekeeping import Housekeeping
 from wheelmq.backup.index import COMMIT_LOG, Chunk, Index, Point, StateFile
 from wheelmq.backup.merging import ChunkObjects, write_points
 from wheelmq.backup.objects import ObjectWriter, Packed, pack
-from wheelmq.backup.reader import LogReader
 from wheelmq.backup.retention import names_of_all, orphans
 from wheelmq.backup.settings import ShipSettings
 from wheelmq.backup.source import FileVersion, Source
+from wheelmq.backup.tails import Tail, captured_tails, has_lost_tails, shipped_tails
 from wheelmq.backup.target import Target
-from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import Millis
 from wheelmq.system.clock import Clock
 from wheelmq.system.failpoint import reach
@@ -106,8 +105,8 @@ class Shipper:
         self._cuts: dict[str, int] = {}
         self._splits_ms: dict[str, int] = {}
         self._is_restart = False
-        self._last_record: tuple[int, int, int] | None = None
-        """Start, end and crc32 of the last shipped record of the commit log."""
+        self._tails: dict[str, Tail] = {}
+        """The last shipped bytes of each stream."""
         self._attempt: _Attempt | None = None
         self.housekeeping = Housekeeping(target, clock, settings, worker, self._merged, run_callback)
 
@@ -135,6 +134,7 @@ class Shipper:
         self._source.log.refresh()
         self._source.list_blocks()
         self._compare(is_known=self.identity.history == known)
+        self._tails = shipped_tails(self._source, self.history)
 
     def _begin_history(self) -> TargetIdentity:
         if self._target.names(""):
@@ -199,21 +199,15 @@ class Shipper:
         return ShipStep(capture.is_complete, number, raw_bytes, attempt.stored_bytes, records, capture.problems)
 
     def _notice_cut(self) -> None:
-        """Compare the store again if it lost the last shipped record, or deleted records that were not shipped."""
+        """Compare the store again if it lost shipped records, or deleted records that were not shipped."""
         reader = self._source.log
         reader.refresh()
         is_behind = bool(self.history.log) and self.history.end(COMMIT_LOG).position < reader.start
-        if is_behind or self._has_lost_last(reader):
+        if is_behind or has_lost_tails(self._source, self._tails):
             self.housekeeping.wait()
             self._source.list_blocks()
-            self._last_record = None
             self._compare(is_known=True)
-
-    def _has_lost_last(self, reader: LogReader) -> bool:
-        if self._last_record is None:
-            return False
-        start, end, crc = self._last_record
-        return start >= reader.start and not (end <= reader.end and reader.crc(start, end) == crc)
+            self._tails = shipped_tails(self._source, self.history)
 
     def _is_idle(self, attempt: _Attempt) -> bool:
         return attempt.capture.is_empty and not self._cuts and not self._is_restart
@@ -262,7 +256,7 @@ class Shipper:
         self.history.trim()
         self.objects.append(made)
         self._cuts, self._splits_ms, self._is_restart = {}, {}, False
-        self._note_last_record(attempt.capture)
+        self._tails |= captured_tails(attempt.capture)
 
     def _store_small(self, attempt: _Attempt) -> PointObject:
         writer = ObjectWriter()
@@ -285,14 +279,6 @@ class Shipper:
         content = writer.finish(Index())
         point = msgspec.structs.replace(attempt.point, chunks=chunks, files=files)
         return write_points(self._target, [point], lambda name: content)
-
-    def _note_last_record(self, capture: Capture) -> None:
-        for stream, piece in reversed(capture.pieces):
-            if stream == COMMIT_LOG and len(piece.rows):
-                start, size = int(piece.rows[-1, col.POSITION]), int(piece.rows[-1, col.SIZE])
-                at = start - piece.start
-                self._last_record = start, start + size, zlib.crc32(piece.raw[at : at + size])
-                return
 
     def _merged(self, obsolete: list[PointObject], merged: PointObject) -> None:
         """Take over the chunks of merged objects."""

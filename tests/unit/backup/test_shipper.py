@@ -16,7 +16,7 @@ from wheelmq.backup.plan import NotRestorable, windows
 from wheelmq.backup.settings import ShipSettings
 from wheelmq.backup.shipper import TargetForeign
 from wheelmq.backup.target import FolderTarget, Target, TargetTaken
-from wheelmq.broker.replication.truncation import truncate
+from wheelmq.broker.replication.truncation import cut_blocks_to, truncate
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.system.disk import Disk
 from wheelmq.testing.disk import Call, SimulatedDisk
@@ -149,7 +149,10 @@ def test_a_running_shipper_notices_that_records_were_replaced(harness: BrokerHar
         assert restored.bodies("T") == [b"on disk", b"other"]
 
 
-def test_a_running_shipper_notices_a_truncated_log(small: Callable[[str], BrokerHarness], ship: Ship) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_running_shipper_notices_a_truncated_log(
+    small: Callable[[str], BrokerHarness], ship: Ship, is_restarted: bool
+) -> None:
     """A former master truncates its log between two steps, and creates files with the same names again."""
     with small("store") as harness:
         kept, lost, other = ([b"%s %02d" % (name, i) + bytes(1000) for i in range(40)] for name in (b"a", b"b", b"c"))
@@ -162,6 +165,8 @@ def test_a_running_shipper_notices_a_truncated_log(small: Callable[[str], Broker
         names = Disk().list(StorePaths(ship.root / "store").commit_log)
         shipper = ship.shipper()
         shipper.step()
+        if is_restarted:
+            shipper = ship.shipper(shipper.identity.history)
         harness.stop()
         assert truncate(Disk(), harness.settings, position) == len(lost)
         ship.clock.advance(1000)
@@ -174,6 +179,33 @@ def test_a_running_shipper_notices_a_truncated_log(small: Callable[[str], Broker
         ship.restore()
     with BrokerHarness(ship.root / "restored", clock=ship.clock, **SMALL_FILES) as restored:
         assert restored.bodies("T") == [*kept, *other]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_running_shipper_notices_a_cut_block(harness: BrokerHarness, ship: Ship, is_restarted: bool) -> None:
+    """The log of a former master can agree with that of the new one while its blocks have more."""
+
+    def send(body: bytes) -> None:
+        harness.send("T", body, properties={"delayInSeconds": "3000"})
+
+    for body in (b"kept", b"lost", b"lost too"):
+        send(body)
+    shipper = ship.shipper()
+    shipper.step()
+    if is_restarted:
+        shipper = ship.shipper(shipper.identity.history)
+    (block,) = harness.broker.parts.blocks
+    harness.stop()
+    cut_blocks_to(Disk(), ship.clock, harness.settings, {block.number: 1})
+    ship.clock.advance(1000)
+    harness.start()
+    send(b"another")
+    shipper.step()
+    assert ship.check().counts.in_blocks == 2
+    ship.restore()
+    with BrokerHarness(ship.root / "restored", clock=ship.clock) as restored:
+        restored.advance(3_100_000)
+        assert sorted(restored.bodies("T")) == [b"another", b"kept"]
 
 
 def test_a_gap_begins_a_new_window(small: Callable[[str], BrokerHarness], ship: Ship) -> None:
