@@ -274,7 +274,7 @@ class Following:
         try:
             stream.write(link.greeting())
             while self._is_slave and stream.is_open and parts.health.failure is None:
-                data = await stream.wait(WAIT_S)
+                data = await self._next_bytes(link, stream)
                 self._has_heard = self._has_heard or bool(data)
                 if not self._is_slave or self._has_other_master(of):
                     return
@@ -286,15 +286,21 @@ class Following:
                     has_agreed = True
                     parts.replicas.note_agreed()
                     on_agreed(link.agreed_epoch)
-                while link.is_behind and self._is_slave:
-                    await asyncio.sleep(0)
-                    stream.write(self._broker.follow(link, b""))
                 if link.is_silent(self._clock.monotonic_ms()):
                     raise MasterWrong(f"the master at {address} said nothing for too long")
         finally:
             stream.close()
         if self._is_slave:
             raise MasterWrong(f"the master at {address} closed the connection{stream.failure}")
+
+    async def _next_bytes(self, link: MasterLink, stream: ByteStream) -> bytes:
+        """Return the next bytes of the master. A slave that is behind returns none, and the master must wait."""
+        if not link.is_behind:
+            return await stream.wait(WAIT_S)
+        is_stuck = not self._broker.parts.replica_log.has_more()  # the queues cannot be written now
+        await asyncio.sleep(WAIT_S if is_stuck else 0)
+        link.read_ms = self._clock.monotonic_ms()  # this silence is not the master's
+        return b""
 
 
 def ha_address(broker: str, state: ReplicationState | None) -> str:
