@@ -135,7 +135,10 @@ class BatchCommit:
         return True
 
     def _has_moved(self, broker: str, one: _Pending, answer: Command | None, wait_ms: int) -> bool:
-        """Return whether the broker has appended rows. Without any for a while, the commit at this broker fails."""
+        """Note the progress of a broker. Returns whether it has appended rows.
+
+        Without new rows for a while, the commit at this broker fails.
+        """
         rows = 0 if answer is None else int(answer.ext.get("rows", "0"))
         now_s = self._clock.monotonic()
         if rows > one.rows:

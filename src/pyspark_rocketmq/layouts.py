@@ -91,13 +91,13 @@ def find_layout(cluster: Cluster, batch: BatchId) -> Topics:
         if answer is not None and answer.code == ResponseCode.NO_PERMISSION:
             raise rejected(answer, broker)  # without a look at all layouts, rows could go to other brokers than before
         if answer is None or answer.code != ResponseCode.SUCCESS:
-            log.info("broker %s is not asked for the layout of batch %s: %s", broker, batch, answer)
+            log.info("broker %s does not return the layout of batch %s: %s", broker, batch, answer)
         else:
             saved[broker] = read_body(answer, BatchQueues).topics
     found = [topics for topics in saved.values() if topics]
     if not found or all(topics == found[0] for topics in found):
         return found[0] if found else {}
-    # No commit came before a layout was at all its brokers. So one that a broker does not have led to none.
+    # A layout is stored at all its brokers before a commit. So a layout that a broker lacks has no commit.
     complete = [one for one in found if all(saved.get(broker, one) == one for broker in brokers_of(one))]
     if not complete or any(one != complete[0] for one in complete):
         raise BrokerError(

@@ -1,6 +1,7 @@
 """The options of source and sink. Spark passes them as texts, with names in lower case.
 
-Each function checks all options of its use at once, before any server is contacted. Raises OptionError.
+`batch_options`, `stream_options` and `sink_options` check all options before any contact with a server. They raise
+OptionError.
 """
 
 from __future__ import annotations

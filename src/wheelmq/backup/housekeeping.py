@@ -28,7 +28,7 @@ Merged = Callable[[list[PointObject], PointObject], None]
 """Called with merged objects and their successor, before the merged ones are removed."""
 
 
-class Removal(NamedTuple):
+class ObjectRemoval(NamedTuple):
     """The result of a removal."""
 
     left: list[str]
@@ -121,13 +121,13 @@ class Housekeeping:
         return False
 
     def _submit(self, run: list[PointObject], job: Callable[[], tuple[PointObject, list[str]]]) -> None:
-        def merge() -> tuple[PointObject, Removal]:
+        def merge() -> tuple[PointObject, ObjectRemoval]:
             made, obsolete = job()
             removal = self._remove(name for name in obsolete if name != made.name)
             reach("ship.merged")
             return made, removal
 
-        def merged(done: tuple[PointObject, Removal]) -> None:
+        def merged(done: tuple[PointObject, ObjectRemoval]) -> None:
             self._replace(run, done[0])
             self._note(done[1])
 
@@ -149,7 +149,7 @@ class Housekeeping:
         self._next_expiry_ms = self._clock.monotonic_ms() + self._settings.expiry_interval_ms
         objects, before_ms = list(self.objects), Millis(now_ms - keep_ms)
 
-        def job() -> tuple[Expired | None, Removal]:
+        def job() -> tuple[Expired | None, ObjectRemoval]:
             found = expire(self._target, objects, before_ms)
             removal = self._remove([] if found is None else found.obsolete)
             if found is not None:
@@ -158,15 +158,15 @@ class Housekeeping:
 
         self._flight.submit(job, done=self._expired, failed=self._failed)
 
-    def _expired(self, done: tuple[Expired | None, Removal]) -> None:
+    def _expired(self, done: tuple[Expired | None, ObjectRemoval]) -> None:
         found, removal = done
         if found is not None:
             self._replace(self.objects[: found.replaced], found.base)
         self._note(removal)
 
-    # Removal -------------------------------------------------------------------------------------------------------
+    # ObjectRemoval -------------------------------------------------------------------------------------------------------
 
-    def _remove(self, names: Iterable[str]) -> Removal:
+    def _remove(self, names: Iterable[str]) -> ObjectRemoval:
         """Remove objects. The points do not need them any more, so the job succeeds if one stays."""
         left, error = [], None
         for name in names:
@@ -176,7 +176,7 @@ class Housekeeping:
                 left.append(name)
                 error = failure
             reach("ship.removed")
-        return Removal(left, error)
+        return ObjectRemoval(left, error)
 
     def _remove_again(self) -> bool:
         """Remove the objects that an earlier job could not remove. Returns whether a job began."""
@@ -186,7 +186,7 @@ class Housekeeping:
         self._flight.submit(lambda: self._remove(names), done=self._note, failed=self._failed)
         return True
 
-    def _note(self, removal: Removal) -> None:
+    def _note(self, removal: ObjectRemoval) -> None:
         self.problem = None
         if removal.error is not None:
             self._obsolete += removal.left

@@ -31,7 +31,7 @@ class Deferred:
 
     def __init__(self, reply: Command | None = None) -> None:
         self.reply = reply
-        """The answer, if it is known and waits only for the disk. Another one is given if that takes too long."""
+        """The answer, if it is known and waits only for disk or replicas. After too long, another one is given."""
         self.is_accepted = reply is not None
         """Whether the request counts as served before its answer is known."""
         self.is_over = False

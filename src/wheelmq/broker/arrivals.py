@@ -1,4 +1,4 @@
-"""The messages that one tick appended to queues, and which held pulls they concern, by tag and by expression."""
+"""The messages of one dispatch, by queue, tag code and properties, for the held pulls."""
 
 from __future__ import annotations
 

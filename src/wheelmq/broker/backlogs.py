@@ -1,4 +1,4 @@
-"""Count the messages that wait for people: the lag of groups, and dead letters. For the overview of a dashboard."""
+"""Count the backlog for the overview of the dashboard: the lag of groups, and dead letters."""
 
 from __future__ import annotations
 

@@ -73,10 +73,13 @@ class Broker:
     # Called by the shell -------------------------------------------------------------------------------------------
 
     def receive(self, connection: Connection, buffer: memoryview, end: int) -> int:
-        """Serve the complete frames in `buffer[:end]`. Returns their bytes. Close the connection after FrameError."""
+        """Serve complete frames of `buffer[:end]`, until the connection must wait. Returns the number of bytes served.
+
+        Raises FrameError. The caller then closes the connection.
+        """
         self._ticks.begin()
         if self.parts.fast_send is not None:
-            self.parts.fast_send.begin_turn()
+            self.parts.fast_send.begin_read()
         at = 0
         try:
             while at < end and connection.is_open and not connection.must_wait:
@@ -168,7 +171,10 @@ class Broker:
             self._tick_due_ms = self._ticked_ms + ROUNDS_MS
 
     def tick(self, *, by_event: bool = True) -> None:
-        """Run the tasks; some rest if not `by_event`. A failed broker only answers requests that wait for the disk."""
+        """Run the due tasks. Without an event, tasks with `rests` are skipped before their time.
+
+        A failed broker only answers requests that wait for the disk.
+        """
         if self._health.failure is not None:
             self.parts.flush.cancel_waiting()
             return
@@ -190,7 +196,7 @@ class Broker:
         self._received = 0
 
     def next_tick_ms(self) -> int:
-        """Return the milliseconds until the next tick is needed; 0 for at once."""
+        """Set the time of the next tick. Returns the milliseconds until then; 0 for at once."""
         if self._health.failure is not None:
             return RETRY_MS
         if not self._has_served:

@@ -11,7 +11,7 @@ class Connection(Protocol):
     peer: Host
     is_open: bool
     sends: bool
-    """Whether its last request was a send that the kernel can serve. The kernel then gets the next frames first."""
+    """Whether the last request was a send. The kernel then gets the next frames first."""
     user: str | None
     """The user whose signature the last request has; None without authentication."""
     last_request: tuple[int, int] | None

@@ -103,10 +103,10 @@ class FastSend:
         """Frames that the kernel served."""
         return int(self._state[send.SERVED])
 
-    def begin_turn(self) -> None:
+    def begin_read(self) -> None:
         """Forget what is known about the buffer, which other bytes fill now."""
         if self._signed_sends is not None:
-            self._signed_sends.begin_turn()
+            self._signed_sends.begin_read()
 
     def serve(self, connection: Connection, buffer: Bytes, at: int, end: int) -> int:
         """Serve the sends at the front of buffer[at:end]. Returns the end of the last one served."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from wheelmq.broker.admission.store_health import StoreHealth
@@ -42,7 +43,7 @@ End = Callable[[bool], None]
 """Ends a wait for the disk. Called once: with True when the bytes are on disk, with False if not, or not in time."""
 
 
-class DurableAnswers:
+class WaitingAnswers:
     """Finished answers, ordered by the log position or the number of messages in blocks that they wait for."""
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ class _Side:
 
     def __init__(self, worker: Worker) -> None:
         self.flight = SingleFlight(worker)
-        self.answers = DurableAnswers()
+        self.answers = WaitingAnswers()
         self.is_wanted = False
         self.due_ms = 0
         """When unflushed bytes are flushed even if no answer waits."""
@@ -143,11 +144,15 @@ class Flush:
         if self._begins(self._of_log, now_ms):
             self._thorough_ms = now_ms + self._settings.thorough_interval_ms
             upto, flush_log = self._store.flush_job()
-            self._of_log.flight.submit(flush_log, done=lambda _: self._log_flushed(upto), failed=self._flush_failed)
+            self._of_log.flight.submit(
+                flush_log, done=lambda _: self._log_flushed(upto), failed=partial(self._flush_failed, "log")
+            )
         if self._begins(self._of_blocks, now_ms):
             put_count, flush_blocks = self._blocks.flush_job()
             self._of_blocks.flight.submit(
-                flush_blocks, done=lambda notes: self._blocks_flushed(put_count, notes), failed=self._flush_failed
+                flush_blocks,
+                done=lambda notes: self._blocks_flushed(put_count, notes),
+                failed=partial(self._flush_failed, "blocks"),
             )
 
     def _burst_patience_ms(self) -> int:
@@ -157,7 +162,7 @@ class Flush:
         return max(0, min(BURST_INTERVALS * interval_ms, BURST_MS_MAX) - interval_ms)
 
     def _begins(self, side: _Side, now_ms: int) -> bool:
-        """Return whether a flush of `side` begins now. If so, set when the next one is due."""
+        """Return whether a flush of `side` begins now. Sets the time of the next one then."""
         if not self._is_behind(side) or side.flight.is_running or self._health.failure is not None:
             return False
         if not side.is_wanted and now_ms < self._flush_ms(side):
@@ -207,6 +212,6 @@ class Flush:
             self._blocks.note_flushed(put_count, notes)
             self._of_blocks.answers.free(put_count)
 
-    def _flush_failed(self, error: Exception) -> None:
-        log.critical("a flush of the log failed: %s", error)
+    def _flush_failed(self, side: str, error: Exception) -> None:
+        log.critical("a flush of the %s failed: %s", side, error)
         self._health.fail(error)

@@ -31,7 +31,7 @@ SLOTS_PER_STEP: Final = 16_384
 """Slots of the wheel that are read between two pauses."""
 
 OUTCOMES: Final = ("released", "rolled", "dead_letter", "early", "unreadable", "too_long", "failed")
-"""Outcomes of staged messages (delay.release). Each has its sample from the start, for alarms."""
+"""Outcomes of a release (`Releaser.counts`). Each has a sample from the start, for alarms."""
 
 ARMED_BY: Final = ("pipeline", "wheel_lane", "index_lane", "near_lane", "block_lane", "recovery")
 """Parts that arm messages. Each has its sample from the start, so that an alarm sees its first message."""
@@ -87,15 +87,17 @@ class Families:
 
     def _behind(self) -> Iterator[MetricFamily]:
         sources, timer = self._sources, self._sources.engine.timer
-        oldest_ms = sources.pipeline.pace.oldest_unindexed_ms(sources.clock.monotonic_ms())
+        oldest_ms = sources.pipeline.pace.oldest_waiting_age_ms(sources.clock.monotonic_ms())
         yield self._build.gauge(
             "rocketmq_timer_enqueue_lag", "Parked and not indexed", timer.queue.end - timer.indexed_to
         )
-        yield self._build.gauge("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", oldest_ms)
+        yield self._build.gauge(
+            "rocketmq_timer_enqueue_latency", "Age of the oldest parked message that is not indexed, ms", oldest_ms
+        )
         found = overdue(sources)
         yield self._build.gauge("rocketmq_timer_dequeue_lag", "Due and not released", found.messages)
         yield self._build.gauge(
-            "rocketmq_timer_dequeue_latency", "How late the first of them is, seconds", found.late_ms / 1000
+            "rocketmq_timer_dequeue_latency", "Lateness of the first due message, seconds", found.late_ms / 1000
         )
 
     def _by_topic(self) -> Iterator[MetricFamily]:
@@ -143,7 +145,9 @@ class Families:
         yield self._build.gauge("wheelmq_replicas", "Connected replicas", len(replicas.acked()))
         yield self._build.gauge("wheelmq_replication_lag_bytes", "Bytes that no replica has", replicas.lag_bytes())
         yield self._build.gauge(
-            "wheelmq_replication_lag_seconds", "Age of the oldest of them", replicas.lag_ms() / 1000
+            "wheelmq_replication_lag_seconds",
+            "Age of the oldest byte that no replica has, seconds",
+            replicas.lag_ms() / 1000,
         )
 
     def _own(self) -> Iterator[MetricFamily]:
@@ -164,7 +168,7 @@ class Families:
         yield self._build.counter("wheelmq_timers_armed", "References armed", "by", armed_by)
         yield self._build.total("wheelmq_timers_shifted", "Armed later by a stage of the pipeline", timer.shifts.count)
         outcomes = {**dict.fromkeys(OUTCOMES, 0), **sources.releaser.counts}
-        yield self._build.counter("wheelmq_timers_settled", "What became of them", "how", outcomes)
+        yield self._build.counter("wheelmq_timers_settled", "Settled timers, by outcome", "how", outcomes)
         yield self._build.total("wheelmq_timers_refused", "Sends for a slot that is too full", timer.congestion.refused)
         yield self._build.total(
             "wheelmq_timers_not_noted", "Parked without room to be noted", timer.pending.notes.passed_over
@@ -176,7 +180,10 @@ class Families:
         """Return a sample for each state of the kernels: 1 for the present one."""
         present = self._sources.kernel_use.state
         return self._build.gauges(
-            "wheelmq_kernels", "1 for their state", "state", {one: int(one is present) for one in KernelState}
+            "wheelmq_kernels",
+            "State of the kernels: 1 for the present one",
+            "state",
+            {one: int(one is present) for one in KernelState},
         )
 
     def _pipeline(self) -> Iterator[MetricFamily]:
@@ -234,12 +241,12 @@ class Families:
     def _transactions(self) -> Iterator[MetricFamily]:
         counts = self._sources.transactions.counts
         yield self._build.gauges(
-            "rocketmq_half_messages", "Whose transactions have not ended", "topic", counts.waiting()
+            "rocketmq_half_messages", "Half messages of transactions that have not ended", "topic", counts.waiting()
         )
         for name, text, by_topic in (
             ("rocketmq_commit_messages", "Committed since the start", counts.committed),
             ("rocketmq_rollback_messages", "Rolled back since the start", counts.rolled_back),
-            ("wheelmq_given_up_messages", "Nobody is asked for any more", counts.given_up),
+            ("wheelmq_given_up_messages", "Half messages that the broker checks no more", counts.given_up),
         ):
             yield self._build.counter(name, text, "topic", by_topic)
         latency = self._build.histograms(

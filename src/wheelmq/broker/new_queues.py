@@ -1,4 +1,4 @@
-"""Limits the queues that sends open in one round.
+"""Limits the queues that sends open between two ticks.
 
 A queue's first message creates its folder and file, which takes milliseconds. Thousands would hold up all else.
 """

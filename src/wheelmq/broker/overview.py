@@ -33,7 +33,7 @@ def overview(sources: MetricSources, topics_max: int) -> dict[str, Any]:
         "overdue_ms": late.late_ms,
         "lateness_ms": {**lateness.summary(), **lateness_counts(lateness)},
         "turns": {"rows": dict(turns.rows), "seconds": turns.seconds.summary()},
-        "oldest_unindexed_ms": sources.pipeline.pace.oldest_unindexed_ms(sources.clock.monotonic_ms()),
+        "oldest_waiting_age_ms": sources.pipeline.pace.oldest_waiting_age_ms(sources.clock.monotonic_ms()),
         **topic_figures(sources, rows_max),
         **pending_by_topic(sources, rows_max),
         **group_lags(sources, rows_max),
@@ -84,7 +84,7 @@ def wheel_by_minute(sources: MetricSources) -> list[list[int]]:
 
 
 def topic_figures(sources: MetricSources, topics_max: int) -> dict[str, Any]:
-    """Return all messages that users' topics ever got, and the rates of the last minute."""
+    """Return the busiest topics of users: their numbers of messages, and the rates of the last minute."""
     puts = sources.stats.rates(TOPIC_PUT_NUMS)
     gets: dict[str, float] = {}
     for key, per_second in sources.stats.rates(GROUP_GET_NUMS).items():

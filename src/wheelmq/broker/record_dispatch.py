@@ -50,7 +50,7 @@ class RecordDispatch:
         hidden_from = self._store.hidden_tail.start
         if hidden_from is not None and self._replicas.visible_to() > hidden_from:
             return True
-        return self._store.journal.count > 0 and (self._replicas.none_are_needed or self._count() > 0)
+        return self._store.journal.count > 0 and (self._replicas.shows_all or self._count() > 0)
 
     def next_ms(self) -> int | None:
         """Return when records that wait for replicas may be dispatched anyway; None if there are none."""
@@ -72,7 +72,7 @@ class RecordDispatch:
         if self._store.dispatched_to == self._store.log.end:
             return 0
         journal = self._store.journal
-        visible = journal.count if self._replicas.none_are_needed else self._count()
+        visible = journal.count if self._replicas.shows_all else self._count()
         if journal.count and not visible:
             return 0
         try:

@@ -154,13 +154,13 @@ class _NameServer:
             self._caller.abort()  # else registrations pile up for a server that does not read
             self.has_answered = False
             return False
-        self._find_twin(answer)
+        self._warn_of_same_name(answer)
         self.master = _master_in(answer)
         self.is_registered = self.has_answered = True
         self._registered()
         return True
 
-    def _find_twin(self, answer: Command) -> None:
+    def _warn_of_same_name(self, answer: Command) -> None:
         """Log a warning if another live broker with the same name had the place of this one in the routes."""
         other = answer.ext.get(REPLACED_ADDRESS)
         if other is None:

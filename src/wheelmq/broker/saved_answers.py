@@ -59,8 +59,8 @@ def when_topic_saved(request: Request, context: Context, serve: Callable[[], Ans
     _check_room(table)
     if context.topics.waiting_bytes + size > WAITING_BYTES_MAX or len(context.new_queues) >= WAITERS_MAX:
         remark = (
-            f"{context.topics.waiting_bytes} bytes of sends wait until {table.path.name} has their new topics: send "
-            "again"
+            f"{context.topics.waiting_bytes} bytes of sends wait for new topics, and {len(context.new_queues)} sends "
+            "for new queues: send again"
         )
         raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
     if request.waits_since_ms is None:

@@ -20,7 +20,7 @@ from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import FrameError
 
 SENDS: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
-"""The codes of sends. The kernel serves the last two."""
+"""The codes of sends. The kernel serves SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
 
 
 class SignedSends:
@@ -33,7 +33,7 @@ class SignedSends:
         self._is_over = False
         """Whether the frame at `_checked_to` is for the plain code."""
 
-    def begin_turn(self) -> None:
+    def begin_read(self) -> None:
         """Forget the frames of the last turn."""
         self._checked_to, self._is_over = 0, False
 

@@ -1,4 +1,4 @@
-"""Answers that take long to compute, one slice between two ticks, so that they delay no send."""
+"""Answers that take long to compute. Each tick computes one slice, so that no send is late."""
 
 from __future__ import annotations
 

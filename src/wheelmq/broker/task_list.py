@@ -40,7 +40,7 @@ class Interval:
         """Be due one interval after `now_ms`; with `rests`, at `now_ms`."""
         self.interval_ms = interval_ms
         self.rests = rests
-        """Whether the task needs no tick of its own. Only a tick that skipped it needs another one, at `due_ms`."""
+        """Whether ticks without an event skip the task before `due_ms`. Then it needs a tick at `due_ms`."""
         self.due_ms = now_ms if rests else now_ms + interval_ms
         self.next_ms: int | None = self.due_ms
 

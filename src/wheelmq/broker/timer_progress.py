@@ -15,7 +15,7 @@ TIMER_RATES_SAMPLE_MS: Final = 1000
 
 
 class TimerProgressLog:
-    """Logs the number of pending, staged and released messages."""
+    """Logs the numbers of pending, armed and released messages."""
 
     def __init__(self, timer: Timer, releaser: Releaser) -> None:
         self._timer = timer
@@ -33,7 +33,7 @@ class TimerProgressLog:
         self._progress = progress
         check = timer.check(releaser.earliest_in_hand_ms())
         log.info(
-            "timer: %d pending messages, %d of them not indexed, %d staged; %d released since the start; all "
+            "timer: %d pending messages, %d of them not indexed, %d armed; %d released since the start; all "
             "due before %d are settled",
             waiting,
             timer.queue.end - timer.indexed_to,

@@ -104,7 +104,7 @@ def _pipeline(figures: dict[str, Any]) -> Section:
         ["state", state if found["is_held"] else "no pipeline has the lease"],
         ["holder", found["holder"] or "none"],
         ["lag, messages not indexed", f"{found['unindexed']:,}"],
-        ["age of the oldest of them", f"{figures['overview']['oldest_unindexed_ms'] / 1000:.1f} s"],
+        ["age of the oldest of them", f"{figures['overview']['oldest_waiting_age_ms'] / 1000:.1f} s"],
         ["armed ahead", f"{ahead_s:.0f} s"],
         ["the broker in its place", f"{by_broker_s:.0f} s ahead" if found["fallback"]["is_active"] else "no"],
     ]

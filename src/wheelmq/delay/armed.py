@@ -58,12 +58,12 @@ class Armed:
         return self._was_armed.get(origins)
 
     def forget_settled(self, done: DoneBits) -> None:
-        """Forget the messages below the floor of each stream in `done`. They are not offered again."""
+        """Count the messages below each floor in `done` as armed, and free the memory of their bits."""
         for stream in self._was_armed.streams():
             self._was_armed.of(stream).raise_floor(done.of(stream).floor)
 
     def forget(self, stream: Stream) -> None:
-        """Forget all messages of a stream. They are not offered again."""
+        """Count no message of the stream as armed. None of them is offered again."""
         self._was_armed.forget(stream)
 
     def requeue(self, refs: Refs) -> None:

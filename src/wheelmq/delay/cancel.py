@@ -49,7 +49,7 @@ def append_cancel(store: Store, timer: Timer, generations: Generations, message:
 
 
 def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequence[FoundTimer]) -> Appended:
-    """Append the parked cancel `message` for each of `pending`, at least one. Returns the first record's position."""
+    """Append the cancel `message` once for each of `pending`, which is not empty. Returns the first append."""
     assert message.topic == TIMER_TOPIC and props.WMQ_DUE in message.properties
     cancels = [_cancel_of(message, found, timer.settings.precision_ms) for found in pending]
     with contextlib.suppress(BatchTooLong):

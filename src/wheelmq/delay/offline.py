@@ -24,7 +24,7 @@ from wheelmq.delay.levels.table import DEFAULT_LEVELS, level_delay_ms, parse_lev
 from wheelmq.delay.pending_message import PendingMessage, State, describe
 from wheelmq.delay.redelivery import ParkedRecord, delivered, read
 from wheelmq.delay.refs import ParkedRows, parked_rows
-from wheelmq.delay.timer.apache_import import Parked, what_is_out
+from wheelmq.delay.timer.apache_import import Parked, settled_by_apache
 from wheelmq.delay.timer.mark import Mark, MarkFile, check_is_apaches, load_check
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props
@@ -72,7 +72,7 @@ def pending_in(root: Path) -> Iterator[PendingMessage]:
         if is_adopted:
             indices = waiting[:, ref.ORIGIN] & INDEX_MASK
             parked = Parked(indices, waiting[:, ref.FIRE_MS], waiting[:, ref.POSITION], waiting[:, ref.KEY_HASH])
-            waiting = waiting[~what_is_out(parked, load_check(disk, paths), log, last_ms)]
+            waiting = waiting[~settled_by_apache(parked, load_check(disk, paths), log, last_ms)]
         indexed_to = mark.queue_offset if mark is not None else 0
         deletes = (waiting[:, ref.FLAGS] & ref.FLAG_DELETE) != 0
         cancelled = _cancelled(log, waiting, deletes)

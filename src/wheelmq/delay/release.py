@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 TAKE_MAX = 500_000
 """Limit of the cost (armed.cost_of) of the references that one call puts into the ring: about 5 ms.
 
-Messages due after a burst wait until the whole burst is in the ring.
+References due after a burst enter the ring after it.
 """
 
 BulkAppend = Callable[[Refs, Millis], int]

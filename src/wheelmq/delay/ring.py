@@ -1,6 +1,7 @@
 """The ring: due references in buckets of one millisecond, which share each append.
 
-So a burst at one instant never delays other due messages. Messages of a bucket leave in the order of parking.
+In the ring, a burst at one instant delays no bucket of another millisecond. Messages of a bucket leave in the order
+of parking.
 """
 
 from __future__ import annotations

@@ -69,9 +69,9 @@ class Snapshots:
         in_blocks: PendingInBlocks,
         index: MessageIndex | None,
         background: Worker,
-        hides_nothing: Callable[[], bool] = lambda: True,
+        may_take: Callable[[], bool] = lambda: True,
     ) -> None:
-        """While `hides_nothing` returns False, as a start may not continue from the log's end, no snapshot is taken."""
+        """No snapshot is taken while `may_take` returns False, because it would hide ends of transactions."""
         self._store = store
         self._timer = timer
         self._blocks = blocks
@@ -80,7 +80,7 @@ class Snapshots:
         self._index = index
         self._flight = SingleFlight(background)
         self._settings = store.settings
-        self._hides_nothing = hides_nothing
+        self._may_take = may_take
         self.index_mark: IndexMark | None = None
         """The part of the message index that is on disk according to the last snapshot."""
         self._taken: _Taken | None = None
@@ -125,10 +125,10 @@ class Snapshots:
         """Copy the values that the log defines, up to the last record with a queue unit.
 
         Later records wait for replicas. Messages that they settle count as settled. A start finds the records again.
-        Returns None without a record, after a failed dispatch, or while `hides_nothing` returns False.
+        Returns None without a record, after a failed dispatch, or while `may_take` returns False.
         """
         store, timer = self._store, self._timer
-        if store.last_position is None or store.has_units_too_many or not self._hides_nothing():
+        if store.last_position is None or store.has_units_too_many or not self._may_take():
             return None
         self._last_position, self._last_indexed_to = store.dispatched_to, self._indexed_to()
         position = store.last_position

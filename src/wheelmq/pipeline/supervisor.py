@@ -1,4 +1,4 @@
-"""The supervisor of the pipeline. It starts a driver that died again, at once and with the same holder id.
+"""The supervisor of the pipeline. It restarts a dead driver at once, with the same holder id.
 
 With that id, the new driver does not wait until the lease of the dead one lapses. The broker's armed references cover
 the seconds that Spark needs to start. A driver that hangs does not die. The supervisor asks the brokers every two

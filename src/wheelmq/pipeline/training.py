@@ -70,7 +70,7 @@ def _run_turns(session: SparkSession) -> None:
 
 
 class TrainingSource(DataSource):  # type: ignore[misc]
-    """A stream of a few rows, as wide as those of the pipeline."""
+    """A stream of a few rows, with four of the columns of the pipeline."""
 
     @classmethod
     def name(cls) -> str:

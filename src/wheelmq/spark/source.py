@@ -40,7 +40,7 @@ TOKEN = "leasetoken"
 AUTO = "auto"
 WIRE = "wire"
 TLS = "tls"
-"""Name of another option."""
+"""Name of the option with the TlsOptions as JSON."""
 
 
 class TimerSource(DataSource):  # type: ignore[misc]

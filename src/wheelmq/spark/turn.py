@@ -72,11 +72,11 @@ class Turn:
     """The function for foreachBatch. It runs the one action of the turn, and requests the commit from the broker."""
 
     def __init__(
-        self, broker: str, epoch: int, token: str, on_uploaded: Callable[[str], None], tls: TlsOptions | None = None
+        self, broker: str, epoch: int, token: str, on_committed: Callable[[str], None], tls: TlsOptions | None = None
     ) -> None:
         self._link = SyncConnection(broker, tls=client_tls(tls))
         self._epoch, self._token = epoch, token
-        self._on_uploaded = on_uploaded
+        self._on_uploaded = on_committed
 
     def __call__(self, summaries: DataFrame, batch_id: int) -> None:
         """Run one turn. Raises the error that ends the query: Refused when the broker rejects the lease."""

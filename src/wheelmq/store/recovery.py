@@ -140,7 +140,7 @@ def log_damaged(position: LogPosition) -> None:
 
 
 def clear_row(row: Rows) -> None:
-    """Clear the row of a record that is not delivered, but not its place, size, times, topic and the settled origin."""
+    """Clear the row of a record that is not delivered, except position, size, store time, topic and settled origin."""
     columns = [col.POSITION, col.SIZE, col.STORE_MS, col.TOPIC, col.SETTLES]
     kept = row[columns]
     row[:] = 0

@@ -34,7 +34,10 @@ def load_snapshot(disk: Disk, paths: StorePaths) -> Snapshot | None:
 
 
 def disagreement(store: Store, snapshot: Snapshot) -> str | None:
-    """Return why `snapshot` does not belong to this store, or None. The queues must be open; the log's end is free."""
+    """Return why `snapshot` does not belong to this store, or None.
+
+    The queues must be open. The end of the log need not be known.
+    """
     return next(_disagreements(store, snapshot), None)
 
 

@@ -149,7 +149,7 @@ class TestServiceNotAvailable:
 
     def test_a_failed_disk_rejects_sends(self, harness: BrokerHarness) -> None:
         harness.broker.parts.health.fail(OSError(errno.EIO, os.strerror(errno.EIO)))
-        why = "the log is not on disk: [Errno 5] Input/output error"
+        why = "a flush to the disk failed: [Errno 5] Input/output error"
         assert self.refused(harness.send("T"), " 0.00", why)
 
     def test_a_stopping_broker_rejects_a_message_sent_back(self, harness: BrokerHarness) -> None:

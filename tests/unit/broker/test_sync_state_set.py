@@ -33,7 +33,7 @@ def lead(harness: BrokerHarness) -> None:
     """Be elected, alone in sync."""
     elections = harness.broker.parts.elections
     assert elections is not None
-    elections.be(OWN)
+    elections.take_id(OWN)
     assert take(harness, OWN, 1, (OWN,), 1) is Effect.LEADS
 
 
@@ -111,7 +111,7 @@ class TestRole:
     def test_a_start_does_not_continue_an_epoch(self, master: BrokerHarness) -> None:
         """After a power cut, a replica may have more bytes of this epoch than the master."""
         master.restart(clean=False)
-        master.broker.parts.elections.be(OWN)  # type: ignore[union-attr]
+        master.broker.parts.elections.take_id(OWN)  # type: ignore[union-attr]
         assert take(master, OWN, 1, (OWN,), 1) is Effect.NEEDS_ELECTION
         assert take(master, None, 1, (OWN,), 1) is Effect.NEEDS_ELECTION
         assert take(master, OWN, 2, (OWN,), 2) is Effect.LEADS
@@ -190,7 +190,7 @@ class TestAcknowledgements:
         send_later(master, b"second")
         master.restart(clean=clean)
         assert master.bodies("T") == [b"first"]
-        master.broker.parts.elections.be(OWN)  # type: ignore[union-attr]
+        master.broker.parts.elections.take_id(OWN)  # type: ignore[union-attr]
         assert take(master, 2, 2, (2,), 3) is Effect.FOLLOWS
         assert master.bodies("T") == [b"first"]
         master.broker.parts.replicas.note_agreed()
@@ -201,7 +201,7 @@ class TestAcknowledgements:
         join(master, 2)
         send_later(master, b"second")
         master.restart(clean=False)
-        master.broker.parts.elections.be(OWN)  # type: ignore[union-attr]
+        master.broker.parts.elections.take_id(OWN)  # type: ignore[union-attr]
         assert take(master, OWN, 2, (OWN,), 3) is Effect.LEADS
         assert master.bodies("T") == [b"first", b"second"]
 

@@ -135,7 +135,7 @@ class TestOnDisk:
             harness.tick()
             refused = [one.answer for one in answers if one.answer is not None]
             assert [one.code for one in refused] == [ResponseCode.SYSTEM_BUSY]
-            assert "topics.json" in (refused[0].remark or "")
+            assert "wait for new topics" in (refused[0].remark or "")
 
     def test_the_properties_of_waiting_sends_are_limited(self, tmp_path: Path) -> None:
         tables = HeldWorker()

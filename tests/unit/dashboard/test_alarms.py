@@ -105,7 +105,7 @@ def test_stopped_releases_are_red(harness: BrokerHarness, requests: CountedReque
         ("the disk is full: No space left on device", "Free space on the disk of the store"),
         ("in-sync replicas not enough: 1 of 2 (min_in_sync_replicas)", "Start the slaves again"),
         ("512 records wait for replicas, which do not keep up", "Start the slaves again"),
-        ("the log is not on disk: Input/output error", "broker.log"),
+        ("a flush to the disk failed: Input/output error", "broker.log"),
     ],
 )
 def test_rejected_sends_are_red(harness: BrokerHarness, requests: CountedRequests, reason: str, remedy: str) -> None:

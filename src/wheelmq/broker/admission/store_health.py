@@ -38,7 +38,7 @@ class StoreHealth:
         if isinstance(error, StoreRemoved | TimersLost):
             self.reject_sends(rejection_text(error))
         else:
-            self.reject_sends(f"the log is not on disk: {error}")
+            self.reject_sends(f"a flush to the disk failed: {error}")
 
     def reject_sends(self, reason: str) -> None:
         """Answer sends with SERVICE_NOT_AVAILABLE for RETRY_MS. After that, the next send tries again."""

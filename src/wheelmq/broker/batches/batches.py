@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 SLICE_ROWS: Final = 256
 """Maximum rows of a slice, so that no tick takes long."""
 SLICE_BYTES: Final = 256 << 10
-"""Bytes of records from which a slice is full."""
+"""Maximum bytes of the records of a slice, unless one row is larger."""
 ROW_ROOM_BYTES: Final = 512
 """Bytes of the record of a row besides its body and its own properties, and of its hash in the mark, at most."""
 OPEN_MAX: Final = 1000
@@ -129,8 +129,8 @@ class Batches:
         """Return a batch that is open, or the number of rows of a complete one, or None."""
         return self._open.get(batch) or self._done.get(batch)
 
-    def decided_rows(self, batch: BatchId) -> int | None:
-        """Return the number of rows of a batch that is decided, by memory or by the log. None for any other batch."""
+    def known_rows(self, batch: BatchId) -> int | None:
+        """Return the number of rows of a batch that memory or the log knows; None for any other batch."""
         found = self.find(batch)
         if found is None:
             progress = find_progress(self._store, batch)
@@ -159,7 +159,10 @@ class Batches:
     # Commits -------------------------------------------------------------------------------------------------------
 
     def commit(self, decision: BatchDecision) -> None:
-        """Begin a batch, unless it has begun already. Raises PeerError if there are too many."""
+        """Begin a batch, unless it has begun.
+
+        Raises PeerError if too many are open, rows are not on disk, or the number of rows differs.
+        """
         batch = decision.id
         self.forget_rejected(batch)
         if self.find(batch) is not None:

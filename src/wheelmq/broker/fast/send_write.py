@@ -154,8 +154,11 @@ def must_be_escaped(text: Bytes, start: int, end: int) -> bool:
 
 
 @inline
-def _waits_or_has_no_key(log: Bytes, spans: Integers, sync: int) -> bool:
-    """Return whether the answer can differ from the one that this kernel writes, or has no room for the key."""
+def _needs_plain_answer(log: Bytes, spans: Integers, sync: int) -> bool:
+    """Return whether the plain code must answer.
+
+    It must if WAIT is not true under a synchronous mode, or if the unique key is missing, long or needs escapes.
+    """
     wait = spans[2 * prop.WAIT]
     if sync != 0 and wait >= 0 and not equals(log, wait, spans[2 * prop.WAIT + 1], _TRUE):
         return True
@@ -206,7 +209,7 @@ def place(
         end = unescape(a, f[PROPERTIES], f[PROPERTIES_END], log, block)
     if end < 0 or prop.scan(log, block, end, spans, seen) != prop.REGULAR:
         return False
-    if is_for_the_plain_code(spans) or _waits_or_has_no_key(log, spans, parameters[SYNC]):
+    if is_for_the_plain_code(spans) or _needs_plain_answer(log, spans, parameters[SYNC]):
         return False
     due_ms = _due_ms(log, spans, parameters[NOW_MS], parameters[TIMER_ON])
     if due_ms < 0 or due_ms - parameters[NOW_MS] > parameters[DELAY_MS_MAX]:

@@ -118,7 +118,7 @@ def layout(request: Request, context: Context, batches: Batches) -> Answer:
         if problem is not None:
             raise PeerError(ResponseCode.INVALID_PARAMETER, problem)
     asked = BatchLayout(job=header.job, batch=header.batch, topics=topics)
-    rows = batches.decided_rows(batch) if batches.layouts.find(batch) else None
+    rows = batches.known_rows(batch) if batches.layouts.find(batch) else None
     try:
         saved, job = batches.layouts.save_job(asked)
     except LayoutOutdated as error:

@@ -16,10 +16,10 @@ QUEUES_PER_STEP: Final = 64
 LABELS: Final = ("consumer_group", "topic", "is_retry", "is_system")
 FAMILIES: Final = (
     ("rocketmq_consumer_lag_messages", "Messages that the group has not consumed"),
-    ("rocketmq_consumer_lag_latency", "Age of the oldest of them, milliseconds"),
+    ("rocketmq_consumer_lag_latency", "Age of the oldest message that the group has not consumed, milliseconds"),
     ("rocketmq_consumer_inflight_messages", "Messages that the group has pulled and not consumed"),
-    ("rocketmq_consumer_queueing_latency", "Age of the oldest message that it has not pulled, milliseconds"),
-    ("rocketmq_consumer_ready_messages", "Messages that it has not pulled"),
+    ("rocketmq_consumer_queueing_latency", "Age of the oldest message that the group has not pulled, milliseconds"),
+    ("rocketmq_consumer_ready_messages", "Messages that the group has not pulled"),
 )
 
 

@@ -30,9 +30,9 @@ def _disk(sources: MetricSources, build: FamilyBuilder) -> Iterator[MetricFamily
     total, free = store.disk.space(store.paths.root)
     used_share = store.disk.used_share(store.paths.root)
     yield build.gauge("rocketmq_storage_size", "Used bytes of the disk that holds the store", round(total * used_share))
-    yield build.gauge("wheelmq_disk_bytes", "Bytes of this disk", total)
-    yield build.gauge("wheelmq_disk_free_bytes", "Free bytes of this disk", free)
-    yield build.gauge("wheelmq_disk_used_ratio", "Used share of this disk", used_share)
+    yield build.gauge("wheelmq_disk_bytes", "Bytes of the disk that holds the store", total)
+    yield build.gauge("wheelmq_disk_free_bytes", "Free bytes of the disk that holds the store", free)
+    yield build.gauge("wheelmq_disk_used_ratio", "Used share of the disk that holds the store", used_share)
     first_ms = store.log.head_store_ms(store.log.start)
     if first_ms is not None:
         age_ms = max(0, sources.clock.now_ms() - first_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wheelmq.broker.flush import DurableAnswers
+from wheelmq.broker.flush import WaitingAnswers
 from wheelmq.broker.replication.replicas import Replicas
 from wheelmq.broker.replication.settings import ReplicationSettings
 from wheelmq.formats.units import LogPosition
@@ -18,7 +18,7 @@ class ReplicaAcks:
         self._replicas = replicas
         self._settings = settings
         self._clock = clock
-        self._answers = DurableAnswers()
+        self._answers = WaitingAnswers()
 
     def wait(self, position: LogPosition, end: Callable[[bool], None]) -> None:
         """Call `end` with True once enough replicas have the log up to `position`, or with False after the timeout."""

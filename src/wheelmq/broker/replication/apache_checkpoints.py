@@ -1,8 +1,8 @@
 """Apache's checkpoint files on a slave of Apache RocketMQ (RocketMQ: SlaveSynchronize).
 
-Timercheck and delayOffset.json say which messages the master has delivered. The slave may miss the last of these
-deliveries. So it writes a checkpoint only once it has the log that the master had at the time of the checkpoint.
-Otherwise a promotion would lose messages. It misses no delivery: those after the checkpoint are in the log.
+Timercheck and delayOffset.json say which messages the master has delivered. The log of the slave may not have the last
+of these deliveries yet. So the slave writes a checkpoint only once it has the log that the master had at the time of
+the checkpoint. Otherwise a promotion would lose messages. Deliveries after the checkpoint are in the log.
 """
 
 from __future__ import annotations

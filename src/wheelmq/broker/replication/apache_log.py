@@ -37,7 +37,7 @@ def has_apache_log(disk: Disk, paths: StorePaths) -> bool:
 def begin_apache_log(disk: Disk, paths: StorePaths, randomness: Random, address: str) -> None:
     """Let Apache's master at `address` write the log of a stopped store. Raises OSError, BodyError.
 
-    Our own checkpoint files would hide the messages that Apache settles from the next recovery. The log gets a new
+    With our checkpoint files, the next recovery would not see the messages that Apache settles. The log gets a new
     epoch, because it may differ from any log that has the old ones. A kill at any moment leaves a store that this
     function may prepare again.
     """

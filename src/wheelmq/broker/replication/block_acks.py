@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wheelmq.broker.flush import DurableAnswers
+from wheelmq.broker.flush import WaitingAnswers
 from wheelmq.broker.replication.block_source import BlockSource
 from wheelmq.broker.replication.settings import ReplicationSettings
 from wheelmq.system.clock import Clock
@@ -20,14 +20,14 @@ class BlockAcks:
         self._source = source
         self._settings = settings
         self._clock = clock
-        self._by_block: dict[int, DurableAnswers] = {}
+        self._by_block: dict[int, WaitingAnswers] = {}
 
     def wait(self, number: int, index: int, end: Callable[[bool], None]) -> None:
         """Call `end` with True once enough replicas have the message, or with False after the timeout."""
         if index < self._source.confirmed(number):
             end(True)
         else:
-            self._by_block.setdefault(number, DurableAnswers()).add(index + 1, self._clock.monotonic_ms(), end)
+            self._by_block.setdefault(number, WaitingAnswers()).add(index + 1, self._clock.monotonic_ms(), end)
 
     def poll(self, now_ms: int) -> None:
         """End the waits that are over."""

@@ -168,7 +168,7 @@ class BlockLink:
                 case _:
                     self._shorten(place, HeldBlock(block).place_up_to(one.last_index, one.epoch))
         if not self._unchecked:
-            self._cut_divergent()
+            self._request_cuts()
 
     def _shorten(self, place: BlockPlace, shorter: BlockPlace) -> None:
         """Check a shorter part of a block next, or none of it."""
@@ -179,8 +179,8 @@ class BlockLink:
         else:
             self._unchecked[place.number] = shorter
 
-    def _cut_divergent(self) -> None:
-        """Cut the blocks that have more than agrees."""
+    def _request_cuts(self) -> None:
+        """Request a cut of each block with units that the master does not have."""
         cuts = {number: units for number, units in self._agreed.items() if units < self._units(number)}
         if cuts:
             log.warning("the master has other messages than this broker in %d blocks", len(cuts))

@@ -144,7 +144,7 @@ class BlockSource:
         return session if session is not None and session.id == session_id else None
 
     def lose(self, connection: Connection) -> None:
-        """Forget the session of a closed connection."""
+        """Forget the session of a connection."""
         session = self._by_connection.pop(id(connection), None)
         if session is not None:
             log.warning("the replica at %s copies the blocks no more", peer_text(connection))

@@ -65,7 +65,8 @@ class Epochs:
         """Begin an epoch at `start`, the end of the log, and write the file. Raises OSError.
 
         It replaces the epochs that have no bytes. After a power cut, the log may end before the start of some. The
-        first election of a controller joins all earlier epochs into one: their numbers are greater.
+        first election of a controller joins all earlier epochs into one, because
+        their numbers exceed those of a controller.
         """
         last = self.last
         if last is not None and number < FIRST_WITHOUT_CONTROLLER <= last.number:

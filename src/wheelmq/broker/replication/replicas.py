@@ -267,8 +267,8 @@ class Replicas:
         return 0 if began_ms is None or not self.lag_bytes() else self._clock.monotonic_ms() - began_ms
 
     @property
-    def none_are_needed(self) -> bool:
-        """Whether no record waits for a replica: there was none yet, and none is needed."""
+    def shows_all(self) -> bool:
+        """Whether consumers see each record without a wait for a replica."""
         return (self._reported is None or self.required is not None) and not self.needed_acks
 
     def visible_to(self) -> LogPosition:

@@ -22,7 +22,7 @@ from wheelmq.broker.state.topics import Topics
 log = logging.getLogger(__name__)
 
 HAND_OVER_MS: Final = 15_000
-"""Time for a successor to become the master. Then a broker that handed over is the master again, if it can ask it."""
+"""Time for a successor to become the master. Then the former master resumes, if the successor says it is no master."""
 
 
 class MasterAddress(NamedTuple):
@@ -49,7 +49,7 @@ class Replication:
         topics: Topics,
         randomness: Random,
     ) -> None:
-        """Create the object. Without `knows_pending`, only a start of a master finds the pending messages."""
+        """Compose the parts. If `engine` does not know its pending messages, only a start as the master finds them."""
         self._engine = engine
         self._store = engine.store
         self._block_role = engine.block_parts.role

@@ -97,7 +97,7 @@ class TableSync:
         self._parts.consumer_offsets.follow(table)
 
     async def _fetch_changed(self, code: RequestCode) -> bytes | None:
-        """Return a table of Apache's master; None if it is the last one. Its versions change with each of its own."""
+        """Return a table of Apache's master, or None if its bytes equal those of the last fetch."""
         raw = await self._fetch(code)
         if raw == self._raw.get(code):
             return None

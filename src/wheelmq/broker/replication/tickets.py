@@ -35,6 +35,6 @@ class ReplicaTickets:
         return ticket
 
     def redeem(self, ticket: str) -> bool:
-        """Return whether `ticket` is valid. It is not any more."""
+        """Invalidate `ticket`. Returns whether it was valid."""
         expiry_ms = self._expiry_ms.pop(ticket, None)
         return expiry_ms is not None and self._clock.monotonic_ms() < expiry_ms

@@ -132,7 +132,10 @@ class Groups:
         )
 
     def get(self, name: str) -> GroupConfig | None:
-        """Return the group, created if allowed and valid; else None. A kill may lose it: a later request creates it."""
+        """Return the group, or None. Creates it if the settings and its name allow that.
+
+        A kill may lose a new group: a later request creates it again.
+        """
         found = self._table.subscription_group_table.get(name)
         if found is not None:
             return found

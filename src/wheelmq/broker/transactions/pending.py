@@ -1,6 +1,6 @@
 """The pending transactions, by the queue offsets of their half messages.
 
-Memory has the ends out of order and the new places. Each other half message from `first` on is pending.
+Memory holds the ended half messages after `first`, and the moved ones. Each remaining one from `first` on is pending.
 """
 
 from __future__ import annotations

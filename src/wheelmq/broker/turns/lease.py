@@ -92,7 +92,9 @@ class PipelineLease:
     def _must_go_on(self) -> None:
         """Raise Stale once the broker has failed: a sync that succeeds after a failed one proves nothing."""
         if self._health.failure is not None:
-            raise Stale("the broker is stopping because its disk failed; open a lease after it has started again")
+            raise Stale(
+                f"the broker is stopping after a failure ({self._health.failure}): open a lease after its next start"
+            )
 
     def note_asked(self) -> None:
         self._asked_epoch = self._turns.epoch

@@ -56,7 +56,8 @@ class TurnPace:
         elif self._oldest_ms is None:
             self._oldest_ms = now_ms
 
-    def oldest_unindexed_ms(self, now_ms: int) -> int:
+    def oldest_waiting_age_ms(self, now_ms: int) -> int:
+        """Return the age of the oldest message that waits for a turn, or 0."""
         return 0 if self._oldest_ms is None else now_ms - self._oldest_ms
 
     def is_due(self, wall_ms: Millis, now_ms: int) -> bool:

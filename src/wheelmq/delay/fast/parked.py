@@ -1,4 +1,7 @@
-"""The timer's share of the rows of a tick: references of parked messages, counts by queue. Twin: `delay.intake`."""
+"""Take the delayed messages of all generations from journal rows: references, and counts by queue.
+
+Twin: `delay.intake`.
+"""
 
 from __future__ import annotations
 

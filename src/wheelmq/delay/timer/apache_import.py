@@ -36,7 +36,7 @@ class Parked(NamedTuple):
     key_hashes: npt.NDArray[np.int64]
 
 
-def what_is_out(parked: Parked, check: TimerCheck | None, files: MappedSequence, last_ms: int) -> Flags:
+def settled_by_apache(parked: Parked, check: TimerCheck | None, files: MappedSequence, last_ms: int) -> Flags:
     """Return which of `parked` Apache settled. `last_ms` is the store time of the last record in `files`, the log."""
     out = np.zeros(len(parked.indices), np.bool_)
     if check is not None:

@@ -44,8 +44,8 @@ def pending_in(timer: Timer, ends: Mapping[Stream, int]) -> npt.NDArray[np.int64
     return found[0] if len(found) == 1 else np.concatenate([NO_UNITS, *found])
 
 
-def origins_of_none(timer: Timer, stream: Stream) -> npt.NDArray[np.int64]:
-    """Return the origins whose units name a damaged record, or are blanks because it lost its queue offset."""
+def origins_without_record(timer: Timer, stream: Stream) -> npt.NDArray[np.int64]:
+    """Return the origins without a readable record: the record is damaged, or the unit is a blank."""
     queue, damaged = timer.queue_of(stream), sorted(timer.store.log.damaged)
     index = int(queue.skip_blanks(queue.start))
     found = [np.empty(0, np.int64)]

@@ -92,7 +92,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct):
-    """A checked turn: rows per part, in queue order for the units, and rows to arm."""
+    """The rows of one turn by kind: units in queue order, and rows to arm."""
 
     plan: TurnPlan
     index_parts: list[TurnRows]

@@ -115,7 +115,7 @@ class ControllerClient:
         if own_id is None:
             own_id = await self._apply()
             log.info("the controller assigned the id %d to this broker", own_id)
-        self._elections.be(own_id)
+        self._elections.take_id(own_id)
         return True
 
     async def _apply(self) -> int:

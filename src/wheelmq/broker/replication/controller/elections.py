@@ -82,9 +82,9 @@ class Elections:
         if self._on_notice is not None:
             self._on_notice()
 
-    def be(self, own_id: int) -> None:
+    def take_id(self, own_id: int) -> None:
         """Take the id that the controller assigned."""
-        self._in_sync.be(own_id)
+        self._in_sync.take_id(own_id)
         self._role.take_id(own_id)
 
     def take(self, decision: ControllerDecision) -> Effect:

@@ -33,7 +33,7 @@ class SyncStateSet:
         """The set that was requested and has no answer; None without one."""
         return self._requested or None
 
-    def be(self, own_id: int) -> None:
+    def take_id(self, own_id: int) -> None:
         """Take the id that the controller assigned."""
         self.own_id = own_id
         self._count()

@@ -8,7 +8,7 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay.levels import offsets as level_offsets
 from wheelmq.delay.redelivery import ParkedRecord, delivered
 from wheelmq.delay.refs import Flags, ParkedRows
-from wheelmq.delay.timer.apache_import import Parked, what_is_out
+from wheelmq.delay.timer.apache_import import Parked, settled_by_apache
 from wheelmq.delay.timer.mark import check_is_apaches, load_check
 from wheelmq.delay.timer.recovery.records import without
 from wheelmq.delay.timer.recovery.state import Recovery
@@ -64,7 +64,7 @@ def settle_apaches_deliveries(state: Recovery) -> None:
 def _are_out(store: Store, pending: ParkedRows) -> Flags:
     indices, positions = pending[:, ref.ORIGIN] & INDEX_MASK, pending[:, ref.POSITION]
     parked = Parked(indices, pending[:, ref.FIRE_MS], positions, pending[:, ref.KEY_HASH])
-    return what_is_out(parked, load_check(store.disk, store.paths), store.log.files, store.log.last_store_ms)
+    return settled_by_apache(parked, load_check(store.disk, store.paths), store.log.files, store.log.last_store_ms)
 
 
 def _are_copied(store: Store, pending: ParkedRows) -> Flags:

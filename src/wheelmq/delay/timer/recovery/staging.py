@@ -31,7 +31,7 @@ def settle_damaged(state: Recovery) -> None:
     """Settle damaged messages, which no consumer receives. Their damage was logged. Needs the floors."""
     timer = state.timer
     for stream in timer.ends():
-        timer.pending.done.update(pending_units.origins_of_none(timer, stream))
+        timer.pending.done.update(pending_units.origins_without_record(timer, stream))
 
 
 def take_pending(state: Recovery) -> None:
