@@ -51,7 +51,7 @@ NOT_MIXED: Final = "one controller cannot have brokers of both kinds under one n
 
 NOT_BESIDE: Final = (
     "no name server knows the master, and the broker whose HA port is ha_master_address does not answer: {}. Its port "
-    "for requests must be the one before, or give this slave a name server"
+    "for requests must be its HA port minus 1. Otherwise give this slave a name server"
 )
 
 
@@ -153,6 +153,8 @@ class Following:
             state = await self._state_of_master(requests, is_guessed=is_guessed)
             has_epochs = state is not None
             self._choose_store(address.broker, has_epochs=has_epochs)
+            if state is not None:
+                self._check_epoch(address.broker, state.epoch)
             masters_start = LOG_START if has_epochs else await self._check_apache(requests)
             sync = TableSync(self._broker.parts, requests, is_apache=not has_epochs)
             await sync.run_once()
@@ -196,8 +198,6 @@ class Following:
             raise MasterWrong(APACHE_HAS_NO_TLS.format(requests.address))
         if state is not None and not state.is_master:
             raise MasterWrong(f"{requests.address} is no master")
-        if state is not None:
-            self._check_epoch(requests.address, state.epoch)
         self._broker.parts.role.note_master(is_sync=state is not None and state.is_sync)
         return state
 
