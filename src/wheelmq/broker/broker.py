@@ -127,10 +127,12 @@ class Broker:
     def follow(self, link: MasterLink, data: bytes) -> bytes:
         """Take bytes of the master, and apply the records that are whole. Returns the bytes to send.
 
-        Raises MasterWrong, MustTruncate, NotNext, LogDamaged, DiskFull.
+        Raises MasterWrong, MustTruncate, NotNext, MasterLogDamaged, DiskFull.
         """
         now_ms = self._clock.monotonic_ms()
         replica_log = self.parts.replica_log
+        if replica_log.damage is not None:  # a tick has found it
+            raise replica_log.damage
         out = link.receive(data, now_ms) if data else b""
         for _ in range(FOLLOW_STEPS_MAX):
             if not replica_log.has_more():

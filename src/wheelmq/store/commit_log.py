@@ -163,6 +163,11 @@ class CommitLog:
         """Return the record that begins at `position`; None without one, and for a damaged one."""
         return None if position in self.damaged else self._record_at(position)
 
+    def has_damaged_body(self, position: LogPosition) -> bool:
+        """Return whether a record begins at `position` whose body does not fit its checksum."""
+        record = self._record_at(position)
+        return record is not None and not record.body_is_intact
+
     def record_store_ms(self, position: LogPosition) -> Millis | None:
         """Return the store time of the record at `position`, even if its body is damaged; None without a record."""
         record = self._record_at(position)

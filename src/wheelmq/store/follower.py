@@ -16,6 +16,7 @@ import numpy.typing as npt
 from wheelmq.formats.buffer import Buffer
 from wheelmq.formats.disk.message import BLANK_BYTES, RECORD_BYTES_MIN
 from wheelmq.formats.disk.origin import Origin
+from wheelmq.formats.disk.paths import file_name
 from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.names import DEAD_LETTER_TOPIC, SCHEDULE_TOPIC
@@ -43,6 +44,18 @@ _SAME: Final = (
 
 class NotNext(ValueError):
     """The bytes do not continue the log: their position is another one than the end of the received bytes."""
+
+
+class MasterLogDamaged(LogDamaged):
+    """The master sent bytes for the log position `position` that are no record."""
+
+    def __init__(self, position: LogPosition, file: str) -> None:
+        super().__init__(
+            errno.EIO,
+            f"the bytes that the master sent for log position {position} are no record. Stop the master and put a good "
+            f"copy of its file commitlog/{file} in place, or promote a slave that has the record",
+        )
+        self.position = position
 
 
 class LogFollower:
@@ -110,7 +123,7 @@ class LogFollower:
     def take_records(self) -> int:
         """Add the next whole records to the journal, at most ROWS_MAX. Returns their number.
 
-        Raises LogDamaged if the bytes at the end of the log are no record.
+        Raises MasterLogDamaged if the bytes at the end of the log are no record.
         """
         store = self._store
         log = store.log
@@ -123,18 +136,18 @@ class LogFollower:
         if end > self.received_to:  # a blank, of which only the head has come
             last = self._rows[count - 1]
             end = LogPosition(int(last[col.POSITION] + last[col.SIZE])) if count else log.end
-        elif count < ROWS_MAX and end < self.received_to:
-            self._check_incomplete(end)
         rows = self.taken = self._rows[:count]
         journal = self._journal_rows(rows[(rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0])
         store.journal.add(journal)
         store.queues.next_offset[journal[:, row.QUEUE]] = journal[:, row.QUEUE_OFFSET] + 1
         log.advance(end, Millis(int(rows[-1, col.STORE_MS])) if count else log.last_store_ms)
+        if not count and end < self.received_to:  # else the next step checks it
+            self._check_incomplete(end)
         reach("follow.taken")
         return count
 
     def _check_incomplete(self, end: LogPosition) -> None:
-        """Check that the bytes from `end` on can become a record once more bytes come. Raises LogDamaged."""
+        """Check that the bytes from `end` on can become a record once more bytes come. Raises MasterLogDamaged."""
         files = self._store.log.files
         left = files.file_bytes - end % files.file_bytes
         came = min(self.received_to - end, left)
@@ -145,7 +158,7 @@ class LogFollower:
             return
         if size == left and came < size:
             return  # a blank
-        raise LogDamaged(errno.EIO, f"the bytes that the master sent for log position {end} are no record")
+        raise MasterLogDamaged(end, file_name(files.base_of(end)))
 
     def _journal_rows(self, rows: Rows) -> Rows:
         """Return the journal rows of scanned records."""

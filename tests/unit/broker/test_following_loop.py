@@ -11,9 +11,11 @@ import pytest
 
 from tests.unit.broker.test_master_link import SLAVE, open_link
 from wheelmq.broker.replication import following as following_module
-from wheelmq.broker.replication.following import WAIT_S, Following
+from wheelmq.broker.replication.following import DAMAGED_S_MAX, RETRY_S, WAIT_S, Following
 from wheelmq.broker.replication.master_link import MasterWrong
 from wheelmq.broker.replication.replication import MasterAddress
+from wheelmq.formats.units import LogPosition
+from wheelmq.store.follower import MasterLogDamaged
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.replication import copy_log
 
@@ -112,3 +114,22 @@ class TestSlaveThatIsBehind:
         slave.events[4] = slave.stream.close
         with pytest.raises(MasterWrong, match="closed the connection"):
             slave.follow_while_stuck(harness, monkeypatch)
+
+
+def test_the_pause_grows_while_a_record_of_the_master_stays_damaged(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slave = Slave(harness, monkeypatch)
+    positions = [100] * 9 + [200] * 2
+
+    async def follow() -> None:
+        raise MasterLogDamaged(LogPosition(positions[len(slave.sleeps)]), "0")
+
+    monkeypatch.setattr(slave.following, "_follow", follow)
+    slave.events[len(positions)] = lambda: setattr(slave.broker.parts.role, "is_master", True)
+    asyncio.run(slave.following._run())
+    doubled = [RETRY_S * 2**i for i in range(7)]
+    assert slave.sleeps == [*doubled, DAMAGED_S_MAX, DAMAGED_S_MAX, RETRY_S, 2 * RETRY_S]
+    assert len(caplog.records) == 1, "the clock of the test stands still"
+    assert "log position 100 are no record. Stop the master and put a good copy" in caplog.text
+    assert "It tries again in 0.5 s" in caplog.text

@@ -13,6 +13,7 @@ from wheelmq.broker.replication.master_link import MasterLink, MasterWrong, Must
 from wheelmq.formats.disk.epochs import Epoch
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.replication import DATA, EPOCH, EPOCHS, STATE_HANDSHAKE
+from wheelmq.store.follower import MasterLogDamaged
 from wheelmq.testing import invariants
 from wheelmq.testing.harness import BrokerHarness
 
@@ -95,6 +96,59 @@ def test_a_log_is_followed_over_connections_that_break_anywhere(tmp_path: Path, 
         invariants.check(replica.broker)
         if has_epochs:
             assert replica.broker.parts.epochs.all == master.broker.parts.epochs.all
+
+
+def test_a_damaged_record_ends_the_connection_and_both_sides_name_the_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        BrokerHarness(tmp_path / "a") as master,
+        BrokerHarness(tmp_path / "b", clock=master.clock, **SLAVE) as replica,
+    ):
+        theirs, mine = master.broker.parts.store.log, replica.broker.parts.store.log
+        master.send("T", b"intact")
+        damaged_at = theirs.end
+        for body in (b"damaged", b"later"):
+            master.send("T", body)
+        array = theirs.files.file_at(LogPosition(0)).array
+        body_at = bytes(array[: theirs.end]).index(b"damaged")
+        array[body_at] = ord("D")
+        for _ in range(3):
+            wire = Wire(master, replica, has_epochs=True)
+            with pytest.raises(MasterLogDamaged, match=f"{damaged_at} are no record.*good copy.*commitlog/0{{20}} "):
+                for _ in range(10):
+                    wire.pump(1000)
+            replica.settle()  # ticks do not read the record again
+            with pytest.raises(MasterLogDamaged):
+                wire.pump(0)
+            wire.lose()
+        lines = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+        assert len(lines) == 1 and f"the record at log position {damaged_at}, whose body has changed" in lines[0]
+        assert "put a good copy of the file commitlog/00000000000000000000 in place" in lines[0]
+        array[body_at] = ord("d")
+        wire = Wire(master, replica, has_epochs=True)
+        for _ in range(10):
+            wire.pump(1000)
+        assert mine.end == theirs.end and replica.broker.parts.store.queues.end("T", 0) == 3
+
+
+def test_a_slave_with_a_damaged_record_of_its_master_can_be_promoted(tmp_path: Path) -> None:
+    with (
+        BrokerHarness(tmp_path / "a") as master,
+        BrokerHarness(tmp_path / "b", clock=master.clock, **SLAVE) as replica,
+    ):
+        master.send("T", b"intact")
+        end = master.broker.parts.store.log.end
+        master.send("T", b"damaged")
+        array = master.broker.parts.store.log.files.file_at(LogPosition(0)).array
+        array[bytes(array[: end * 3]).index(b"damaged")] = 0
+        wire = Wire(master, replica, has_epochs=True)
+        with pytest.raises(MasterLogDamaged):
+            for _ in range(10):
+                wire.pump(1000)
+        replica.broker.parts.replication.promote("the test")
+        replica.send("T", b"later")
+        assert replica.bodies("T") == [b"intact", b"later"]
 
 
 def test_an_epoch_without_bytes_is_taken_at_the_end_of_the_log(tmp_path: Path) -> None:

@@ -27,8 +27,7 @@ from wheelmq.formats.wire.replication_state import ReplicationState
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.net.stream_client import ByteStream
-from wheelmq.store.follower import NotNext
-from wheelmq.store.recovery import LogDamaged
+from wheelmq.store.follower import MasterLogDamaged, NotNext
 from wheelmq.system.rate_limited_log import RateLimitedLog
 from wheelmq.system.tls_client import client_tls
 
@@ -38,6 +37,8 @@ RETRY_S: Final = 0.5
 """Pause after a failed connection. Apache RocketMQ waits 5 s."""
 RETRY_SOON_S: Final = 0.02
 """Pause after a connection that copied the log and broke: consumers may wait for this slave (PATIENCE_MS)."""
+DAMAGED_S_MAX: Final = 60.0
+"""Longest pause after a damaged record of the master. The pause doubles while the record stays damaged."""
 CONNECT_S: Final = 3.0
 WAIT_S: Final = 0.1
 """Longest time without a look at the log: a record may become whole in a tick."""
@@ -91,6 +92,10 @@ class Following:
         self._stream: ByteStream | None = None
         self._has_heard = False
         """Whether the present master has sent bytes of its log."""
+        self._damaged_at: LogPosition | None = None
+        """The last position for which a master sent bytes that are no record."""
+        self._damaged_s = RETRY_S
+        """Pause after the last such bytes."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -108,6 +113,7 @@ class Following:
 
     async def _run(self) -> None:
         while self._is_slave:
+            damaged_s = 0.0
             try:
                 await self._follow()
             except MustTruncate as error:
@@ -119,7 +125,9 @@ class Following:
                 return
             except _LifeEnds:
                 return
-            except (OSError, CallError, Refused, BodyError, MasterWrong, NotNext, LogDamaged, TimeoutError) as error:
+            except MasterLogDamaged as error:
+                damaged_s = self._note_damage(error)
+            except (OSError, CallError, Refused, BodyError, MasterWrong, NotNext, TimeoutError) as error:
                 self._log.warn("lost", "the slave does not follow its master now: %s%s", error, self._hint(error))
             except Exception:
                 self._log.exception("failed", "following the master failed")
@@ -128,7 +136,16 @@ class Following:
             self._ask_soon()
             has_followed = link is not None and (link.agreed_epoch is not None or not link.has_epochs)
             self._failures = 0 if has_followed else self._failures + 1
-            await asyncio.sleep(RETRY_SOON_S if has_followed else RETRY_S)
+            await asyncio.sleep(damaged_s or (RETRY_SOON_S if has_followed else RETRY_S))
+
+    def _note_damage(self, error: MasterLogDamaged) -> float:
+        """Log a damaged record of the master. Returns the pause in seconds before the next try."""
+        is_again = error.position == self._damaged_at
+        self._damaged_at = error.position
+        self._damaged_s = min(2 * self._damaged_s, DAMAGED_S_MAX) if is_again else RETRY_S
+        text = "the slave does not follow its master now: %s. It tries again in %g s"
+        self._log.log(logging.ERROR, "damaged", text, error, self._damaged_s)
+        return self._damaged_s
 
     def _hint(self, error: Exception) -> str:
         """Return the remedy for a master that may accept only encrypted connections."""

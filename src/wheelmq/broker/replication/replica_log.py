@@ -8,7 +8,7 @@ from wheelmq.formats.buffer import Buffer
 from wheelmq.formats.disk.origin import Origin
 from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.units import LogPosition
-from wheelmq.store.follower import LogFollower
+from wheelmq.store.follower import LogFollower, MasterLogDamaged
 
 
 class ReplicaLog:
@@ -28,6 +28,8 @@ class ReplicaLog:
         self._follower = LogFollower(engine.store, self._real_queue_of, settlement.lacks, settlement.may_differ)
         self._is_fresh = False
         """Whether `take` has not seen the last received bytes, or stopped at its limit."""
+        self.damage: MasterLogDamaged | None = None
+        """The error of `take` that only other bytes of the master can end."""
 
     @property
     def received_to(self) -> LogPosition:
@@ -51,18 +53,24 @@ class ReplicaLog:
     def drop_incomplete(self) -> None:
         """Zero the received bytes after the last whole record."""
         self._follower.drop_incomplete()
+        self.damage = None
 
     def has_more(self) -> bool:
         """Return whether `take` may find records. It waits for the dispatch of earlier ones."""
-        return self._follower.has_records and not self._store.journal.count and self._is_fresh
+        is_fresh = self._is_fresh and self.damage is None
+        return self._follower.has_records and not self._store.journal.count and is_fresh
 
     def take(self) -> int:
         """Add the next whole records to the journal. Requires `has_more`. Returns their number.
 
-        Raises LogDamaged, DiskFull.
+        Raises MasterLogDamaged, DiskFull.
         """
         journal = self._store.journal
-        count = self._follower.take_records()
+        try:
+            count = self._follower.take_records()
+        except MasterLogDamaged as error:
+            self.damage = error
+            raise
         self._is_fresh = count > 0
         if count:
             if self._knows_pending:

@@ -17,6 +17,7 @@ from wheelmq.broker.replication.role import Role
 from wheelmq.broker.replication.settings import ReplicationSettings
 from wheelmq.broker.replication.source import UNKNOWN_REPLICA, ReplicaRejected, ReplicaSource
 from wheelmq.broker.replication.tickets import ReplicaTickets
+from wheelmq.formats.disk.paths import file_name
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.system.clock import Clock
@@ -176,6 +177,22 @@ class Replicas:
         if self.links.pop(link, True) is None:
             self.lag.note_end(self._commit_log.end, self._clock.monotonic_ms())  # later bytes wait from now on
             log.warning("the replica at %s is gone; it has the log up to %s", link.peer, link.source.progress.acked)
+            self._say_damage(link)
+
+    def _say_damage(self, link: ReplicaLink) -> None:
+        """Log a damaged record at the end of the replica's log. A replica does not take it, and connects again."""
+        end = link.source.progress.acked
+        if end is not None and self._commit_log.has_damaged_body(end):
+            self._log.log(
+                logging.ERROR,
+                "damaged",
+                "the replica at %s cannot take the record at log position %d, whose body has changed on this disk. "
+                "Stop this broker and put a good copy of the file commitlog/%s in place, or promote a slave that has "
+                "the record",
+                link.peer,
+                end,
+                file_name(self._commit_log.files.base_of(end)),
+            )
 
     def push(self) -> None:
         """Send the new bytes of the log to all replicas."""
