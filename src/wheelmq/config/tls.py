@@ -29,7 +29,7 @@ class TlsSettings(SettingsTable, kw_only=True):
     connection decides its kind. Without a certificate, `permissive` accepts only plain ones."""
     certificate_file: Annotated[str, Setting("tls_certificate_file", "tls.server.certPath")] = ""
     """PEM file with the certificate of the server, followed by the certificates of its authorities if clients need
-    them. The part checks its files every 5 seconds, and loads new ones without a restart."""
+    them. The server checks its files every 5 seconds, and loads new ones without a restart."""
     key_file: Annotated[str, Setting("tls_key_file", "tls.server.keyPath")] = ""
     """PEM file with the private key of the certificate."""
     key_password_file: Annotated[str, Setting("tls_key_password_file")] = ""

@@ -83,7 +83,7 @@ class TimerSettings(SettingsTable, kw_only=True):
             narrower="hours from 00 to 23, with semicolons between them",
         ),
     ] = "05"
-    """Hours of the day, separated by `;`."""
+    """Hours of the day at which the broker counts the pending messages again."""
     flush_interval_ms: Annotated[Count, Setting("timer_flush_interval_ms", "timerFlushIntervalMs")] = 10_000
     """Milliseconds between two writes of config/timermetrics while counts change. Apache: 1000."""
     progress_log_interval_ms: Annotated[

@@ -70,8 +70,8 @@ class NameServerSettings(SettingsTable, kw_only=True):
     """The folder with the users and access lists: the config folder of the store of a broker, or a copy of its
     users.json and acls.json. The name server reads changed files within a second."""
     auth_key_file: Annotated[str, Setting("auth_key_file")] = ""
-    """The file of the key that encrypts the secrets of the users. Empty means the path of the store with `.key` at its
-    end, where the store has `auth_folder`."""
+    """The file of the key that encrypts the secrets of the users. If it is empty, the name server uses the path
+    of the store that contains `auth_folder`, with `.key` at its end."""
     auth_cluster: Annotated[str, Setting("auth_cluster")] = "DefaultCluster"
     """The name of the resource of administration, as in `Cluster:DefaultCluster`."""
     allow_unauthenticated: Annotated[bool, Setting("allow_unauthenticated")] = False

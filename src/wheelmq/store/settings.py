@@ -78,6 +78,7 @@ class ExpirySettings(SettingsTable, kw_only=True):
             "delete_when", "deleteWhen", mutable=True, narrower="hours from 00 to 23, with semicolons between them"
         ),
     ] = "04"
+    """Hours of the day at which the broker deletes old log files."""
     used_percent: Annotated[Percent, Setting("disk_max_used_space_ratio", "diskMaxUsedSpaceRatio", mutable=True)] = 75
     forcibly_percent: Annotated[
         Percent, Setting("disk_space_clean_forcibly_ratio", "diskSpaceCleanForciblyRatio", mutable=True)
