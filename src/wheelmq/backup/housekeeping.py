@@ -164,7 +164,7 @@ class Housekeeping:
             self._replace(self.objects[: found.replaced], found.base)
         self._note(removal)
 
-    # ObjectRemoval -------------------------------------------------------------------------------------------------------
+    # Removal -------------------------------------------------------------------------------------------------------
 
     def _remove(self, names: Iterable[str]) -> ObjectRemoval:
         """Remove objects. The points do not need them any more, so the job succeeds if one stays."""
