@@ -194,13 +194,18 @@ class MasterWatch:
     # Name servers and other brokers --------------------------------------------------------------------------------
 
     async def later_master_for_sure(self) -> LaterMaster | None:
-        """Return a later master, or None if there is none. Raises Undecided if no name server can be asked."""
+        """Return a later master, or None if there is none.
+
+        Raises Undecided if no name server can be asked, or if a master that one of them names does not answer. Another
+        one that names no master decides nothing then: it may have just started.
+        """
         servers = self._parts.settings.broker.namesrv
         found = await asyncio.gather(*map(self._ask, servers), return_exceptions=True)
         later = [one for one in found if isinstance(one, LaterMaster)]
+        named = [one for one in found if isinstance(one, Undecided)]
         unsure = [one for one in found if isinstance(one, BaseException)]
-        if not later and len(unsure) == len(found) and unsure:
-            raise Undecided(str(unsure[0]))
+        if not later and (named or (unsure and len(unsure) == len(found))):
+            raise Undecided(str((named or unsure)[0]))
         return max(later, key=lambda one: one.epoch, default=None)
 
     async def _ask_successor(self, address: str) -> LaterMaster | None:
@@ -238,7 +243,10 @@ class MasterWatch:
         return later
 
     async def _ask(self, server: str) -> LaterMaster | None:
-        """Return the later master that a name server knows. Raises CallError if one of the two does not answer."""
+        """Return the later master that a name server knows.
+
+        Raises CallError if the name server does not answer, Undecided if the master does not.
+        """
         address, own = (await self._members(server)).get(MASTER_ID), self._parts.epochs.last
         if address is None or address == self._parts.settings.broker.address:
             return None
@@ -263,11 +271,14 @@ class MasterWatch:
         return await state_of(requests, former_master=node.address, own_id=role.id_to_take_back)
 
     async def _later(self, address: str, own_epoch: int) -> LaterMaster | None:
+        """Return the broker at `address` if it is a later master. Raises Undecided if it does not say so."""
         requests = RpcClient(address, sign=self._parts.sign, tls=self._tls)
         try:
             state = await self._ask_for_id(requests)
+        except CallError as error:
+            raise Undecided(str(error)) from None
         except Refused as error:
-            raise CallError(f"the broker at {address} rejected the question: {error}") from None
+            raise Undecided(f"the broker at {address} rejected the question: {error}") from None
         finally:
             await requests.close()
         if state is None or not state.is_master or state.epoch <= own_epoch:
