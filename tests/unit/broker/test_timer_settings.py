@@ -147,9 +147,7 @@ def test_progress_is_logged_only_when_figures_change(tmp_path: Path, caplog: pyt
         harness.advance(10_000)
         lines = [record.getMessage() for record in caplog.records if record.name.endswith("timer_progress")]
     assert len(lines) == 1
-    assert lines[0].startswith(
-        "timer: 1 pending messages, 1 of them not indexed, 0 armed; 0 released since the start;"
-    )
+    assert lines[0].startswith("timer: 1 pending messages, 1 of them not indexed, 0 armed; 0 released since the start;")
 
 
 class TestMetricsFile:
