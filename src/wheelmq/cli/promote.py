@@ -25,7 +25,7 @@ def command(broker: str, namesrv: str, force: bool, as_json: bool, tls: TlsOptio
     """Make the slave at BROKER (HOST:PORT) the master of its broker name.
 
     If the present master is reachable, it first stops taking messages, and the slave gets the last ones. So a planned
-    switch loses nothing. If the master is gone, the slave takes over with the messages that it has.
+    switch loses nothing. If the master is gone, add --force: the slave takes over with the messages that it has.
     """
     from wheelmq.cli.switch import SwitchRejected, switch
     from wheelmq.system.tls_client import client_tls

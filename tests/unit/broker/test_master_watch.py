@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.broker.test_replication_requests import state_of
 from wheelmq.broker.replication.master_watch import LaterMaster, MasterWatch, Undecided
+from wheelmq.broker.replication.replication import HAND_OVER_MS
 from wheelmq.formats.wire.replication_state import ReplicationState
 from wheelmq.net.errors import CallError
 from wheelmq.net.rpc_client import RpcClient
@@ -29,8 +30,7 @@ class Around:
         """The brokers of the name by id, by name server."""
         self.states: dict[str, ReplicationState] = {}
         """The states of other brokers, by address."""
-        self.found: list[LaterMaster] = []
-        self.watch = MasterWatch(harness.broker.parts, self.found.append)
+        self.watch = MasterWatch(harness.broker.parts, lambda later: None)
 
     def state(self, *, is_master: bool, promotions: int = 1) -> ReplicationState:
         """Return the state of a broker whose epoch is later by a number of promotions."""
@@ -82,3 +82,54 @@ def test_the_latest_master_is_found(around: Around) -> None:
     around.groups = {NAMES[0]: {0: "silent:1"}, NAMES[1]: {0: SLAVE}}
     around.states[SLAVE] = around.state(is_master=True)
     assert asyncio.run(around.watch.later_master()) == LaterMaster(SLAVE, around.states[SLAVE].epoch, 1)
+
+
+# After a hand-over --------------------------------------------------------------------------------------------------
+
+
+def hand_over(around: Around, *, after_ms: int = HAND_OVER_MS) -> LaterMaster | None:
+    """Let the master hand over to SLAVE, and return the later master that it finds after a time."""
+    around.harness.broker.parts.replication.hand_over(SLAVE)
+    return find_later(around, after_ms=after_ms)
+
+
+def find_later(around: Around, *, after_ms: int = 0) -> LaterMaster | None:
+    around.harness.advance(after_ms)
+    return asyncio.run(around.watch.find_later())
+
+
+def test_a_former_master_finds_its_successor_at_a_name_server(around: Around) -> None:
+    """It cannot reach the address that the operator named."""
+    around.groups = {NAMES[0]: {}, NAMES[1]: {0: "registered:1"}}
+    around.states["registered:1"] = around.state(is_master=True)
+    later = hand_over(around, after_ms=1000)
+    assert later is not None and later.address == "registered:1"
+
+
+@pytest.mark.parametrize("answers", ["name server", "slave"])
+def test_a_master_whose_successor_is_not_promoted_takes_the_role_back(around: Around, answers: str) -> None:
+    if answers == "slave":
+        around.states[SLAVE] = around.state(is_master=False)
+    else:
+        around.groups[NAMES[0]] = {0: around.harness.settings.broker.address, 1: SLAVE}
+    assert hand_over(around, after_ms=HAND_OVER_MS - 1000) is None
+    assert not around.harness.broker.parts.role.is_master, "the slave may still be promoted"
+    assert find_later(around, after_ms=1000) is None
+    assert around.harness.broker.parts.role.is_master
+
+
+def test_a_master_that_can_ask_no_broker_after_a_hand_over_logs_the_remedy(
+    around: Around, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert hand_over(around) is None
+    assert not around.harness.broker.parts.role.is_master
+    assert "does not answer" in caplog.text and "Start the name servers, or the slave" in caplog.text
+    around.groups[NAMES[1]] = {}
+    assert find_later(around) is None
+    assert around.harness.broker.parts.role.is_master
+
+
+def test_a_master_stays_paused_while_a_named_master_does_not_answer(around: Around) -> None:
+    around.groups = {NAMES[0]: {}, NAMES[1]: {0: "registered:1"}}
+    assert hand_over(around) is None
+    assert not around.harness.broker.parts.role.is_master

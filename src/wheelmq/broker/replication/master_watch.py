@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from wheelmq.broker.parts import Parts
@@ -76,14 +77,17 @@ class MasterWatch:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_S)
-            replication = self._parts.replication
-            if replication.successor is not None:
-                later = await self._ask_successor(replication.successor)
-            else:
-                later = await self.later_master() if self._parts.role.is_master else None
+            later = await self.find_later()
             if later is not None:
                 self._found(later)
                 return
+
+    async def find_later(self) -> LaterMaster | None:
+        """Return a later master than this broker, which is a master or hands over. Return None without one."""
+        successor = self._parts.replication.successor
+        if successor is not None:
+            return await self._ask_successor(successor)
+        return await self.later_master() if self._parts.role.is_master else None
 
     async def later_master(self) -> LaterMaster | None:
         """Return a later master, or None if no name server in reach knows one."""
@@ -209,48 +213,45 @@ class MasterWatch:
         return max(later, key=lambda one: one.epoch, default=None)
 
     async def _ask_successor(self, address: str) -> LaterMaster | None:
-        """Return the successor of this broker once it is the master. Take the role back if it will not be."""
-        own = self._parts.epochs.last
-        requests = RpcClient(address, sign=self._parts.sign, tls=self._tls)
-        try:
-            state = await self._ask_for_id(requests)
-        except (CallError, Refused) as error:
-            return await self._later_than_silent(address, error)
-        finally:
-            await requests.close()
-        if state is not None and state.is_master and (own is None or state.epoch > own.number):
-            return LaterMaster(address, state.epoch, state.free_id)
-        if self._parts.replication.may_resume:
-            self._parts.replication.resume()
-        return None
+        """Return the later master once there is one: the successor of this broker, or one that a name server knows.
 
-    async def _later_than_silent(self, successor: str, error: CallError | Refused) -> LaterMaster | None:
-        """Return a later master that a name server knows, while the successor does not answer this broker.
-
-        The successor may be the master, under an address that only its operator can reach. So the role is not taken
-        back.
+        Take the role back if the successor had its time, and one of them is sure that there is no later master. This
+        broker may be unable to reach the address of its successor, which the operator's machine can reach.
         """
-        later = await self.later_master()
-        if later is None:
+        replication = self._parts.replication
+        had_its_time = replication.may_resume  # read before the questions: an earlier answer may be out of date
+        is_sure, problem = False, ""
+        for ask in (partial(self._later, address), self.later_master_for_sure):
+            try:
+                later = await ask()
+            except Undecided as error:
+                problem = problem or str(error)
+                continue
+            if later is not None:
+                return later
+            is_sure = True
+        if had_its_time and is_sure:
+            replication.resume()
+        elif had_its_time:
             self._log.warn(
-                "silent",
-                "this broker has handed over to the slave at %s, which does not answer (%s), and no name server knows "
-                "a later master. So it takes no messages. If that slave is not the master, promote another slave, or "
-                "start this broker again",
-                successor,
-                error,
+                "handed over",
+                "the broker stores no messages: it has handed over to the slave at %s, which does not answer, and its "
+                "name servers do not say which broker is the master (%s). Start the name servers, or the slave. If "
+                "the slave was not promoted, start this broker again: then it is the master",
+                address,
+                problem,
             )
-        return later
+        return None
 
     async def _ask(self, server: str) -> LaterMaster | None:
         """Return the later master that a name server knows.
 
         Raises CallError if the name server does not answer, Undecided if the master does not.
         """
-        address, own = (await self._members(server)).get(MASTER_ID), self._parts.epochs.last
+        address = (await self._members(server)).get(MASTER_ID)
         if address is None or address == self._parts.settings.broker.address:
             return None
-        return await self._later(address, -1 if own is None else own.number)
+        return await self._later(address)
 
     async def _members(self, server: str) -> dict[int, str]:
         """Return the brokers of this name that a name server knows, by id. Raises CallError."""
@@ -270,7 +271,7 @@ class MasterWatch:
         node, role = self._parts.settings.broker, self._parts.role
         return await state_of(requests, former_master=node.address, own_id=role.id_to_take_back)
 
-    async def _later(self, address: str, own_epoch: int) -> LaterMaster | None:
+    async def _later(self, address: str) -> LaterMaster | None:
         """Return the broker at `address` if it is a later master. Raises Undecided if it does not say so."""
         requests = RpcClient(address, sign=self._parts.sign, tls=self._tls)
         try:
@@ -281,6 +282,6 @@ class MasterWatch:
             raise Undecided(f"the broker at {address} rejected the question: {error}") from None
         finally:
             await requests.close()
-        if state is None or not state.is_master or state.epoch <= own_epoch:
+        if state is None or not state.is_master or state.epoch <= self._parts.replication.epoch:
             return None
         return LaterMaster(address, state.epoch, state.free_id)
