@@ -17,6 +17,7 @@ LATEST: Final = -1
 
 QUEUES: Final = "queues"
 LOST: Final = "lost"
+BEGINS: Final = "begins"
 
 
 class Queue(NamedTuple):
@@ -46,16 +47,20 @@ class StreamOffset(NamedTuple):
 
     queues: Offsets
     lost: int = 0
+    begins: Offsets = {}
+    """Where the last batch begins in queues that the offset before it does not have. Spark does not store the initial
+    offset of a stream, so the end of the first batch has the beginnings of all its queues."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset for Spark."""
-        return {LOST: self.lost, QUEUES: tree_of(self.queues)}
+        begins = {BEGINS: tree_of(self.begins)} if self.begins else {}
+        return {LOST: self.lost, QUEUES: tree_of(self.queues), **begins}
 
     @classmethod
     def of_json(cls, offset: Mapping[str, Any]) -> StreamOffset:
         """Return the offset that `to_json` has written. Raises OptionError for another checkpoint."""
         try:
-            return cls(_queues_of(offset[QUEUES]), int(offset.get(LOST, 0)))
+            return cls(_queues_of(offset[QUEUES]), int(offset.get(LOST, 0)), _queues_of(offset.get(BEGINS, {})))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise OptionError(
                 f"the checkpoint has the offset {json.dumps(offset)}, which is not one of this source: choose another "

@@ -48,6 +48,8 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """The last survey, which is as old as the last offset."""
         self._target: Survey | None = None
         """With trigger availableNow, the queues as they were at the start of the query."""
+        self._initial: dict[str, Any] | None = None
+        """The initial offset of this life of the query. Spark asks for it more than once."""
         self._begun_ms: int | None = None
         """Monotonic time of the last batch."""
         self._group = GroupOffsets(options.group, {}) if options.commits else None
@@ -65,14 +67,17 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     # Offsets -------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the starting offsets. Raises OptionError, BrokerError."""
+        """Return the starting offsets, the same ones at each call. Raises OptionError, BrokerError."""
+        if self._initial is not None:
+            return self._initial
         options = self._options
         found = survey(self.cluster, options)
         check_filters(self.cluster, options, found)
         starts = resolve(self.cluster, options, found, is_start=True, now_ms=self._clock.now_ms())
         if options.commits:
             self._group = GroupOffsets(options.group, starts)
-        return StreamOffset(starts).to_json()
+        self._initial = StreamOffset(starts).to_json()
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return a limit that represents all limits of the options, because Spark has no compound one."""
@@ -110,7 +115,11 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             for queue, first in starts.items()
             if queue in progress.queues or queue in ends
         }
-        return StreamOffset(chosen, progress.lost + lost).to_json()
+        if not lost and chosen == progress.queues:
+            return start
+        is_first = start == self._initial
+        begins = {queue: starts[queue] for queue in chosen if is_first or queue not in progress.queues}
+        return StreamOffset(chosen, progress.lost + lost, begins).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues at the last survey, from which the lag follows."""
@@ -152,8 +161,13 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     # Batches -------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a batch. Raises BrokerError, DataLossError."""
-        before, after = StreamOffset.of_json(start).queues, StreamOffset.of_json(end).queues
+        """Return the tasks of a batch. Raises BrokerError, DataLossError.
+
+        A restart repeats the first batch with another initial offset, if that depends on the time. So the beginnings in
+        `end` come before those in `start`.
+        """
+        before, (after, _, begins) = dict(StreamOffset.of_json(start).queues), StreamOffset.of_json(end)
+        before |= begins
         if self._survey is None:  # a restart repeats the last batch before it asks for an offset
             self._survey = survey(self.cluster, self._options, after)
         starts, losses = settled({queue: first for queue, first in before.items() if queue in after}, self._survey)

@@ -190,7 +190,8 @@ class TestStream:
         servers.send(servers.topic, [b"1", b"2"])
         assert stream.batch() == [b"1", b"2"]
         assert stream.batch() is None
-        assert stream.reader.reportLatestOffset() == stream.offset
+        reported = stream.reader.reportLatestOffset()
+        assert reported is not None and reported["queues"] == stream.offset["queues"]
 
     def test_a_batch_has_at_most_the_chosen_number_of_messages(self, servers: Servers) -> None:
         servers.create_topic(servers.topic, queues=1)
@@ -236,6 +237,21 @@ class TestStream:
         (task,) = second.reader.partitions(start, first.offset)
         (batch,) = second.reader.read(task)
         assert bodies(batch.to_pylist()) == [b"0", b"1"]
+
+    def test_a_restart_in_the_first_batch_repeats_it(self, servers: Servers) -> None:
+        """Spark stores no initial offset: it asks again, and the latest offset is another one by then."""
+        servers.create_topic(servers.topic, queues=1)
+        first = Stream(servers)
+        servers.send(servers.topic, [b"0", b"1"])
+        assert first.reader.initialOffset() == first.offset
+        assert first.batch() == [b"0", b"1"]
+        servers.send(servers.topic, [b"2"])
+        again = Stream(servers)
+        (task,) = again.reader.partitions(again.offset, first.offset)
+        (batch,) = again.reader.read(task)
+        assert bodies(batch.to_pylist()) == [b"0", b"1"]
+        again.offset = first.offset
+        assert again.batch() == [b"2"] and "begins" not in again.offset and again.batch() is None
 
     def test_a_vanished_topic_is_data_loss(self, servers: Servers) -> None:
         servers.create_topic(servers.topic, queues=1)
