@@ -54,7 +54,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from pyspark_rocketmq.writers import RocketStreamWriter
 
         options = sink_options(self.options)
-        return RocketStreamWriter(options, RowForm.of(schema, options))
+        return RocketStreamWriter(options, RowForm.of(schema, options), overwrite=overwrite)
 
 
 def named(format_name: str) -> type[DefaultSource]:

@@ -22,6 +22,7 @@ from wheelmq.client.delays import TooFarAhead
 from wheelmq.client.outgoing import OutgoingMessage, Selector, batched_bytes
 from wheelmq.client.placing import by_hash
 from wheelmq.client.producer import Producer, ProducerSettings
+from wheelmq.client.results import SendResult, SendStatus
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -94,7 +95,7 @@ class Sender:
     async def _single(self, row: Row) -> None:
         message = row.message
         async with self._slots:
-            await _answered(
+            await _stored(
                 row.topic,
                 lambda: self._producer.send(
                     row.topic,
@@ -118,7 +119,7 @@ class Sender:
             await self._single(Row(topic, message))
             return
         async with self._slots:
-            await _answered(topic, lambda: self._producer.send_batch(topic, messages, select=select))
+            await _stored(topic, lambda: self._producer.send_batch(topic, messages, select=select))
 
     async def _lane(self, topic: str, queue: QueueName, messages: list[OutgoingMessage]) -> None:
         for chunk in self._chunks(messages):
@@ -141,6 +142,25 @@ def chunks(messages: list[OutgoingMessage], bytes_max: int = BATCH_BYTES) -> Ite
         size += added
     if chunk:
         yield chunk
+
+
+async def _stored(topic: str, send: Callable[[], Awaitable[SendResult | list[SendResult]]]) -> None:
+    """Send messages until the broker stores them safely. Raises OptionError, BrokerError.
+
+    A message with another status than SEND_OK can be lost with the disk or the machine of its broker.
+    """
+    for delay_s in (*RETRY_DELAYS_S, None):
+        found = await _answered(topic, send)
+        results = found if isinstance(found, list) else [found]
+        unsafe = next((one for one in results if one.status is not SendStatus.OK), None)
+        if unsafe is None:
+            return
+        if delay_s is None:
+            raise BrokerError(
+                f"broker {unsafe.queue.broker_name} answers {unsafe.status} to a message for topic {topic}, so the "
+                "message may be lost. Look at its disk and its slaves. With too few slaves, lower its inSyncReplicas"
+            )
+        await asyncio.sleep(delay_s)
 
 
 async def _answered(topic: str, call: Callable[[], Awaitable[T]]) -> T:

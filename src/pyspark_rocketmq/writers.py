@@ -74,7 +74,9 @@ class RocketBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 class RocketStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     """A streaming write. The keys of rows contain the query and the batch."""
 
-    def __init__(self, options: SinkOptions, form: RowForm) -> None:
+    def __init__(self, options: SinkOptions, form: RowForm, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError("output mode complete sends the whole result again in each batch: use append or update")
         if options.job_id is not None:
             raise OptionError("option jobId has no use for a streaming sink, whose query has an id: remove it")
         self._options = options

@@ -19,6 +19,9 @@ from tests.unit.connector.test_rows import TYPES
 from tests.unit.connector.test_source import bodies, read
 from wheelmq.client import OutgoingMessage, Refused, SyncPullConsumer
 from wheelmq.client.outgoing import batched_bytes
+from wheelmq.client.results import SendResult, SendStatus
+from wheelmq.formats.units import QueueOffset
+from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 
@@ -95,10 +98,19 @@ class TestSink:
 
     def test_a_busy_broker_gets_the_rows_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sending, "RETRY_DELAYS_S", (0.0, 0.0))
-        producer = BusyProducer(2)
-        rows = [Row("T", OutgoingMessage(body=b"x"))]
-        asyncio.run(Sender(producer).send(rows))  # type: ignore[arg-type]
+        producer = SlowProducer(Refused(Command(code=ResponseCode.SYSTEM_BUSY)), SendStatus.OK)
+        asyncio.run(Sender(producer).send(ONE_ROW))  # type: ignore[arg-type]
+        assert producer.calls == 2
+
+    def test_a_row_that_is_not_safe_is_sent_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A broker whose fsync has failed answers so, and stops. Its next life does not have the message."""
+        monkeypatch.setattr(sending, "RETRY_DELAYS_S", (0.0, 0.0))
+        producer = SlowProducer(SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.SLAVE_NOT_AVAILABLE, SendStatus.OK)
+        asyncio.run(Sender(producer).send(ONE_ROW))  # type: ignore[arg-type]
         assert producer.calls == 3
+        producer = SlowProducer(*[SendStatus.FLUSH_SLAVE_TIMEOUT] * 3)
+        with pytest.raises(BrokerError, match="b answers FLUSH_SLAVE_TIMEOUT to a message for topic T"):
+            asyncio.run(Sender(producer).send(ONE_ROW))  # type: ignore[arg-type]
 
 
 def test_a_batch_has_limits() -> None:
@@ -109,14 +121,20 @@ def test_a_batch_has_limits() -> None:
     assert [len(chunk) for chunk in chunks(messages[:3], size - 1)] == [1, 1, 1]
 
 
-class BusyProducer:
-    """Rejects the first sends, as a broker with too many requests does."""
+ONE_ROW = [Row("T", OutgoingMessage(body=b"x"))]
 
-    def __init__(self, rejections: int) -> None:
+
+class SlowProducer:
+    """Gives these answers in turn: rejections, and statuses of stored messages."""
+
+    def __init__(self, *answers: Refused | SendStatus) -> None:
         self.calls = 0
-        self._rejections = rejections
+        self._answers = answers
 
-    async def send(self, topic: str, body: bytes, **options: Any) -> None:
+    async def send(self, topic: str, body: bytes, **options: Any) -> SendResult:
+        answer = self._answers[self.calls]
         self.calls += 1
-        if self.calls <= self._rejections:
-            raise Refused(Command(code=ResponseCode.SYSTEM_BUSY))
+        if isinstance(answer, Refused):
+            raise answer
+        queue = QueueName(topic=topic, broker_name="b", queue_id=0)
+        return SendResult(status=answer, message_id="", unique_key="", queue=queue, queue_offset=QueueOffset(0))
