@@ -281,11 +281,13 @@ def test_a_slave_whose_store_is_another_one_tries_again_without_hurry(
         dial(network, one)
 
     monkeypatch.setattr(Network, "dial", note)
-    master, slave = brokers.add(), brokers.add()
-    for member in (master, slave):
+    epochs: dict[Member, int] = {}
+    for member in (brokers.add(), brokers.add()):
         member.harness.start()
         member.harness.send("T", b"its own message")
+        epochs[member] = member.harness.broker.parts.replication.epoch
         member.harness.crash()
+    slave, master = sorted(epochs, key=epochs.__getitem__)  # a slave does not connect to a master of an earlier epoch
     slave.harness.change(broker_role="SLAVE", broker_id=1)
     for member in (master, slave):
         member.start()
