@@ -261,7 +261,7 @@ def killed_source(format_name: str, folder: Path) -> type[DefaultSource]:
 
     def stream_writer(self: DefaultSource, schema: StructType, overwrite: bool) -> RocketStreamWriter:
         options = sink_options(self.options)
-        return KilledWriter(options, RowForm.of(schema, options))
+        return KilledWriter(options, RowForm.of(schema, options), overwrite=overwrite)
 
     return type("KilledSource", (named(format_name),), {"streamWriter": stream_writer})
 
