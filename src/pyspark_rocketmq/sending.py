@@ -144,23 +144,20 @@ def chunks(messages: list[OutgoingMessage], bytes_max: int = BATCH_BYTES) -> Ite
         yield chunk
 
 
-async def _stored(topic: str, send: Callable[[], Awaitable[SendResult | list[SendResult]]]) -> None:
-    """Send messages until the broker stores them safely. Raises OptionError, BrokerError.
+class _NotSafe(Exception):
+    """A broker has stored a message, which can be lost with its disk or its machine. The text names the broker."""
 
-    A message with another status than SEND_OK can be lost with the disk or the machine of its broker.
-    """
-    for delay_s in (*RETRY_DELAYS_S, None):
-        found = await _answered(topic, send)
-        results = found if isinstance(found, list) else [found]
-        unsafe = next((one for one in results if one.status is not SendStatus.OK), None)
-        if unsafe is None:
-            return
-        if delay_s is None:
-            raise BrokerError(
-                f"broker {unsafe.queue.broker_name} answers {unsafe.status} to a message for topic {topic}, so the "
-                "message may be lost. Look at its disk and its slaves. With too few slaves, lower its inSyncReplicas"
-            )
-        await asyncio.sleep(delay_s)
+
+async def _stored(topic: str, send: Callable[[], Awaitable[SendResult | list[SendResult]]]) -> None:
+    """Send messages until the broker answers SEND_OK for each. Raises OptionError, BrokerError."""
+
+    async def send_safely() -> None:
+        found = await send()
+        for one in found if isinstance(found, list) else [found]:
+            if one.status is not SendStatus.OK:
+                raise _NotSafe(f"broker {one.queue.broker_name} answers {one.status}")
+
+    await _answered(topic, send_safely)
 
 
 async def _answered(topic: str, call: Callable[[], Awaitable[T]]) -> T:
@@ -181,6 +178,12 @@ async def _answered(topic: str, call: Callable[[], Awaitable[T]]) -> T:
         except CallError as error:
             if delay_s is None:
                 raise BrokerError(f"a message for topic {topic} has no answer: {error}") from None
+        except _NotSafe as error:
+            if delay_s is None:
+                raise BrokerError(
+                    f"{error} to a message for topic {topic}, so the message may be lost. Look at its disk and its "
+                    "slaves. With too few slaves, lower its inSyncReplicas"
+                ) from None
         except (ValueError, TypeError) as error:
             raise OptionError(f"a message for topic {topic} cannot be sent: {error}") from None
         await asyncio.sleep(delay_s)
