@@ -234,8 +234,7 @@ class Replicas:
     @property
     def required(self) -> frozenset[int] | None:
         """The replicas that must all have a message; None if any `needed_acks` of them are enough."""
-        leads = self._role.is_master or self._role.is_paused
-        return self._in_sync.others if self._in_sync is not None and leads else None
+        return self._in_sync.others if self._in_sync is not None and self._role.leads else None
 
     @property
     def confirmed(self) -> LogPosition:

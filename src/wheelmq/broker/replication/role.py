@@ -93,12 +93,17 @@ class Role:
             raise OSError(f"{path} is unreadable: {error}. Remove it, and the settings choose the role") from None
 
     @property
+    def leads(self) -> bool:
+        """Whether the broker is the master, or was it until a pause."""
+        return self.is_master or self.is_paused
+
+    @property
     def is_sync(self) -> bool:
         """Whether the broker is, or was until a pause, a master that answers a send once its replicas have it.
 
         A promoted slave has the mode of the master that it replaced, unless its settings name one.
         """
-        if not self.is_master and not self.is_paused:
+        if not self.leads:
             return False
         if self.is_elected:
             return True
