@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.unit.client.conftest import SMALL, registered
+from tests.unit.client.conftest import SMALL, registered, until
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.lives import live
 from wheelmq.broker.settings import BrokerSettings
@@ -145,3 +145,11 @@ async def send(group: Group, count: int, **options: Any) -> None:
     async with Producer(group.namesrv, ProducerSettings(timeout_ms=20_000), tls=group.tls) as producer:
         for i in range(count):
             await producer.send("T", b"%d" % i, **options)
+
+
+async def copied_pair(group: Group, count: int) -> tuple[Member, Member]:
+    """Start a master and a slave that has the log of the master, with `count` messages."""
+    master, slave = await group.add(), await group.add(**SLAVE)
+    await send(group, count)
+    await until(lambda: slave.log_end == master.log_end)
+    return master, slave

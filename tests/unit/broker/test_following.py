@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from compat.apache.apache import free_port
-from tests.unit.broker.broker_group import SLAVE, Group, Member, ha_port, play, send
+from tests.unit.broker.broker_group import SLAVE, Group, Member, copied_pair, ha_port, play, send
 from tests.unit.client.conftest import SMALL, until
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.cli.switch import switch
@@ -45,10 +45,7 @@ def test_a_slave_follows_again_after_a_failed_promotion(tmp_path: Path) -> None:
     """Its copy of the blocks ended with the promotion."""
 
     async def scene(group: Group) -> None:
-        master = await group.add()
-        slave = await group.add(**SLAVE)
-        await send(group, 1)
-        await until(lambda: slave.log_end == master.log_end)
+        _, slave = await copied_pair(group, 1)
         assert slave.app.broker is not None
         obstacle = slave.app.broker.parts.store.paths.epochs.with_suffix(".tmp")
         obstacle.mkdir()
@@ -65,10 +62,7 @@ def test_a_slave_follows_again_after_a_failed_promotion(tmp_path: Path) -> None:
 
 def test_a_former_master_removes_the_records_that_no_replica_got(tmp_path: Path) -> None:
     async def scene(group: Group) -> None:
-        master = await group.add()
-        slave = await group.add(**SLAVE)
-        await send(group, 10)
-        await until(lambda: slave.log_end == master.log_end)
+        master, slave = await copied_pair(group, 10)
         assert slave.app.following is not None
         await slave.app.following.stop()  # the network between them is cut
         await send(group, 4)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.broker.broker_group import SLAVE, Group, play, send
+from tests.unit.broker.broker_group import SLAVE, Group, copied_pair, play, send
 from tests.unit.client.conftest import until
 from wheelmq.cli.switch import SwitchRejected, more_in_blocks, switch
 
@@ -16,10 +16,7 @@ def test_a_switch_without_an_answer_of_a_name_server_needs_force(tmp_path: Path)
     """The master may serve, and would lose what it acknowledges until it finds the promoted slave."""
 
     async def scene(group: Group) -> None:
-        master = await group.add()
-        slave = await group.add(**SLAVE)
-        await send(group, 1)
-        await until(lambda: slave.log_end == master.log_end)
+        master, slave = await copied_pair(group, 1)
         with pytest.raises(SwitchRejected, match=r"127\.0\.0\.1:1 does not say.* --force"):
             await asyncio.to_thread(switch, slave.address, "127.0.0.1:1", force=False)
         assert master.is_master and not slave.is_master
@@ -115,10 +112,7 @@ def test_a_slave_is_not_promoted_once_its_master_may_have_resumed(
     monkeypatch.setattr("wheelmq.broker.replication.replication.HAND_OVER_MS", 0)
 
     async def scene(group: Group) -> None:
-        master = await group.add()
-        slave = await group.add(**SLAVE)
-        await send(group, 1)
-        await until(lambda: slave.log_end == master.log_end)
+        master, slave = await copied_pair(group, 1)
         with pytest.raises(SwitchRejected, match="did not catch up"):
             await asyncio.to_thread(switch, slave.address, group.namesrv, force=False)
         assert not slave.is_master

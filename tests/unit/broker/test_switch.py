@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compat.apache.apache import free_port
-from tests.unit.broker.broker_group import SLAVE, Group, Member, play, send
+from tests.unit.broker.broker_group import SLAVE, Group, Member, copied_pair, play, send
 from tests.unit.client.conftest import until
 from wheelmq.cli.switch import switch
 from wheelmq.formats.wire.codes import RequestCode
@@ -49,10 +49,7 @@ def test_a_master_finds_a_successor_whose_address_it_cannot_reach(tmp_path: Path
     """The address is the one that the operator can reach. The name server knows another one."""
 
     async def scene(group: Group) -> None:
-        master = await group.add()
-        slave = await group.add(**SLAVE)
-        await send(group, 3)
-        await until(lambda: slave.log_end == master.log_end)
+        master, slave = await copied_pair(group, 3)
         await asyncio.to_thread(ask, master, RequestCode.WMQ_HAND_OVER, successor=f"127.0.0.1:{free_port()}")
         assert not master.is_master and not slave.is_master
         await asyncio.to_thread(ask, slave, RequestCode.WMQ_PROMOTE, leastLogEnd="0")
