@@ -23,7 +23,7 @@ from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.kernel_use import KernelState, KernelUse
 from wheelmq.broker.kernels import Kernels
 from wheelmq.broker.metrics.reader import FamilyReader
-from wheelmq.broker.parts import Inner
+from wheelmq.broker.parts import ProcessContext
 from wheelmq.broker.registration import Registrar
 from wheelmq.broker.replication.controller.controller_client import ControllerClient
 from wheelmq.broker.replication.controller.elections import Elections
@@ -109,7 +109,9 @@ class BrokerApp:
         self._origin = origin
         audit_file = settings.auth.audit_file
         self._kernel_use = KernelUse()
-        self._inner = Inner(access_key, RotatingFile(Path(audit_file)) if audit_file else None, self._kernel_use)
+        self._process = ProcessContext(
+            access_key, RotatingFile(Path(audit_file)) if audit_file else None, self._kernel_use
+        )
         self.hooks = hooks or Hooks()
         """Register hooks here, before the start or later."""
         self._server: Server | None = None
@@ -198,7 +200,7 @@ class BrokerApp:
                 randomness=random.Random(),
                 origin=self._origin,
                 hooks=self.hooks,
-                inner=self._inner,
+                process=self._process,
                 shell_figures=shell.figures,
             )
         except BaseException:

@@ -19,7 +19,7 @@ from wheelmq.broker.connection import Connection
 from wheelmq.broker.dispatch import Dispatch
 from wheelmq.broker.handlers import bind_handlers
 from wheelmq.broker.hooks import Hooks
-from wheelmq.broker.parts import Inner, Parts
+from wheelmq.broker.parts import Parts, ProcessContext
 from wheelmq.broker.replication.master_link import MasterLink
 from wheelmq.broker.replication.replicas import ReplicaLink, ReplicaTransport
 from wheelmq.broker.settings import BrokerSettings
@@ -233,7 +233,7 @@ def open_broker(
     randomness: Random,
     origin: Origin | None = None,
     hooks: Hooks | None = None,
-    inner: Inner | None = None,
+    process: ProcessContext | None = None,
     shell_figures: Callable[[], dict[str, int]] = dict,
 ) -> Broker:
     """Recover the store, and return the broker.
@@ -248,7 +248,7 @@ def open_broker(
         randomness=randomness,
         origin=origin,
         hooks=hooks,
-        inner=inner,
+        process=process,
         shell_figures=shell_figures,
     )
     return Broker(parts)

@@ -82,8 +82,8 @@ from wheelmq.system.unique_ids import UniqueIds
 from wheelmq.system.workers import Workers
 
 
-class Inner(NamedTuple):
-    """What a broker gets from the process that starts it, and no setting has."""
+class ProcessContext(NamedTuple):
+    """Objects that a broker gets from the process that starts it."""
 
     access_key: AccessKey | None = None
     """The access key of the processes of one `wheelmq up`."""
@@ -103,11 +103,11 @@ class Parts:
         randomness: Random,
         origin: Origin | None = None,
         hooks: Hooks | None = None,
-        inner: Inner | None = None,
+        process: ProcessContext | None = None,
         shell_figures: Callable[[], dict[str, int]] = dict,
     ) -> None:
         """Open the store and compose the parts. `shell_figures` returns the counters of the sockets, by name."""
-        self.hooks, inner = hooks or Hooks(), inner or Inner()
+        self.hooks, process = hooks or Hooks(), process or ProcessContext()
         self.settings, self.clock = settings, clock
         self.health = StoreHealth(clock)
         self.disk, self.workers, self.randomness = disk, workers, randomness
@@ -115,9 +115,9 @@ class Parts:
         self.role = Role(settings, disk, self.paths)
         recovered_ends = self._open_engine()
         self._open_tables()
-        self.sign = self._own_sign(inner)
+        self.sign = self._own_sign(process)
         self.request_counts: Counter[str] = Counter()
-        self.access = self._open_access(inner)
+        self.access = self._open_access(process)
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.transactions = Transactions(
             self.store, self.topics, self.consumer_offsets, settings, self.role, recovered_ends, workers.background
@@ -131,7 +131,7 @@ class Parts:
         self.file_upkeep = FileUpkeep.open(self.engine, self.transactions, self.releaser, settings, workers)
         self.timer_upkeep = TimerUpkeep.open(self.engine, self.releaser, settings, workers)
         self.boot_ms = clock.now_ms()
-        self._kernel_use = inner.kernel_use or KernelUse()
+        self._kernel_use = process.kernel_use or KernelUse()
         self.ticks, self.steps = Ticks(clock), Steps(clock.monotonic)
         self.pipeline = self._open_turns()
         self.overload = OverloadGuard(settings, self.role, self.health, clock, self.ticks)
@@ -340,22 +340,22 @@ class Parts:
         self.clients = Clients()
         self.locks = QueueLocks(settings.consumers.lock_expiry_ms)
 
-    def _own_sign(self, inner: Inner) -> Callable[[Command], None] | None:
+    def _own_sign(self, process: ProcessContext) -> Callable[[Command], None] | None:
         """Return the function that signs the broker's own requests to name servers and to other brokers."""
-        key = self.settings.auth.inner_access_key or inner.access_key
+        key = self.settings.auth.inner_access_key or process.access_key
         return None if key is None else key.sign
 
-    def _open_access(self, inner: Inner) -> AccessControl:
+    def _open_access(self, process: ProcessContext) -> AccessControl:
         """Load users and lists, and the access keys of WheelMQ's own processes. Raises ConfigError, OSError."""
         settings, auth = self.settings, self.settings.auth
         tables = AccessTables(self.disk, self.paths, self.clock, auth, self.workers.tables)
         self.pipeline_key = pipeline_key(self.disk, self.paths.config)
         add_pipeline_user(tables.users, self.pipeline_key, settings.broker.cluster)
-        for key in (inner.access_key, auth.inner_access_key):
+        for key in (process.access_key, auth.inner_access_key):
             if key is not None:
                 add_inner_user(tables.users, key)
         here = MessageTopics(settings, self.engine)
-        return AccessControl(settings, tables, here, self.clock, self.request_counts, inner.audit_sink)
+        return AccessControl(settings, tables, here, self.clock, self.request_counts, process.audit_sink)
 
     def _open_table_saves(self) -> TableSaves:
         return TableSaves(

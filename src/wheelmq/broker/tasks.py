@@ -110,7 +110,7 @@ def _tick_tasks(parts: Parts) -> list[TickTask]:
             "transactions",
             lambda at: run(lambda: parts.transactions.tick(at.monotonic_ms, snapshots.is_due)),
             lambda at: parts.transactions.next_ms(),
-            close=lambda: run(parts.transactions.say_all),
+            close=lambda: run(parts.transactions.write_ends),
             closes_after_failure=True,
         ),
         _batch_task(parts),

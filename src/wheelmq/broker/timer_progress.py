@@ -31,7 +31,7 @@ class TimerProgressLog:
         if progress == self._progress:
             return
         self._progress = progress
-        check = timer.check(releaser.earliest_in_hand_ms())
+        check = timer.timercheck(releaser.earliest_in_hand_ms())
         log.info(
             "timer: %d pending messages, %d of them not indexed, %d armed; %d released since the start; all "
             "due before %d are settled",

@@ -57,7 +57,7 @@ class FileUpkeep:
                 engine.block_parts.in_blocks,
                 index,
                 background,
-                may_take=lambda: not transactions.has_unsaid_ends,
+                may_take=lambda: not transactions.has_unwritten_ends,
             ),
             DelayOffsets(store, timer.pending.levels.offsets, background, settings.levels.flush_interval_ms),
             Preallocator(

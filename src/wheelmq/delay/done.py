@@ -257,7 +257,7 @@ class DoneBits:
     def streams(self) -> list[Stream]:
         return list(self._streams)
 
-    def end(self, stream: Stream) -> None:
+    def end_stream(self, stream: Stream) -> None:
         """Set every bit of a stream to 1 and free their memory."""
         self._streams[stream] = _ALL
 

@@ -1,6 +1,6 @@
 """List and count pending messages, many at a time, by due time and topic.
 
-A glance reads records only for due times and topics that neither timer log details nor units have.
+A page reads records only for due times and topics that neither timer log details nor units have.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from wheelmq.formats.disk.origin import INDEX_MASK, Origin, origin_of
 from wheelmq.system.clock import Clock
 
 PLACES_MAX: Final = 1 << 16
-"""Places of one glance that counts or chooses the soonest messages. It reads at most LOOKED_AT_MAX records."""
+"""Places of one page that counts or chooses the soonest messages. It reads at most LOOKED_AT_MAX records."""
 
 SLICE_S: Final = 0.005
-"""After this time a glance begins no other stream and reads no more records of a block."""
+"""After this time a page begins no other stream and reads no more records of a block."""
 
 STEPS_PER_MESSAGE_MAX: Final = 4
 """With more steps per message than this, sorting the steps costs less than a counter for each step."""
@@ -32,16 +32,16 @@ STREAM_PLACES: Final = 50
 _NOTHING: Final = np.empty(0, np.int64)
 
 
-class Glance(NamedTuple):
+class PendingPage(NamedTuple):
     """Pending messages, in the order of their origins."""
 
     origins: Integers
     due_ms: Integers
     next_place: Origin
-    """The place at which the next glance begins; `END` when this was the last."""
+    """The place at which the next page begins; `END` when this was the last."""
 
 
-def glance(generations: Generations, clock: Clock, place: int, wanted: Wanted, places: int = 0) -> Glance:
+def read_page(generations: Generations, clock: Clock, place: int, wanted: Wanted, places: int = 0) -> PendingPage:
     """Return the pending messages from `place` on, of at most `places` places. 0 means LOOKED_AT_MAX.
 
     Places are origins, and 0 is the first. Topics whose names have the same Java hash count as one.
@@ -66,11 +66,11 @@ def glance(generations: Generations, clock: Clock, place: int, wanted: Wanted, p
             break
         left -= max(0, part.stop - first) + STREAM_PLACES
     origins, due_ms = (np.concatenate(column) for column in zip(*found, strict=True))
-    return Glance(origins, due_ms, next_place)
+    return PendingPage(origins, due_ms, next_place)
 
 
-def lines(generations: Generations, seen: Glance, wanted: Wanted) -> Iterator[tuple[Origin, PendingMessage]]:
-    """Yield the lines of a listing for the messages in a glance, each with its place."""
+def lines(generations: Generations, seen: PendingPage, wanted: Wanted) -> Iterator[tuple[Origin, PendingMessage]]:
+    """Yield the lines of a listing for the messages in a page, each with its place."""
     for origin in map(Origin, seen.origins.tolist()):
         record = generations.of(origin).record_of(origin)
         if record is not None:
@@ -79,7 +79,7 @@ def lines(generations: Generations, seen: Glance, wanted: Wanted) -> Iterator[tu
                 yield origin, pending
 
 
-def count_by(seen: Glance, step_ms: int) -> dict[int, int]:
+def count_by(seen: PendingPage, step_ms: int) -> dict[int, int]:
     """Return the number of messages due in each step, by the start of the step. Steps are multiples of `step_ms`."""
     steps = seen.due_ms // step_ms
     if not len(steps):
@@ -94,11 +94,11 @@ def count_by(seen: Glance, step_ms: int) -> dict[int, int]:
     return dict(zip((found * step_ms).tolist(), counts.tolist(), strict=True))
 
 
-def soonest(seen: Glance, before_ms: int, count: int | None) -> Glance:
-    """Return the first `count` or all messages of a glance that are due before `before_ms`, by due time."""
+def soonest(seen: PendingPage, before_ms: int, count: int | None) -> PendingPage:
+    """Return the first `count` or all messages of a page that are due before `before_ms`, by due time."""
     chosen = np.flatnonzero(seen.due_ms < before_ms)
     if count is not None and len(chosen) > count:
         limit_ms = np.partition(seen.due_ms[chosen], count - 1)[count - 1]
         chosen = chosen[seen.due_ms[chosen] <= limit_ms]
     chosen = chosen[np.lexsort((seen.origins[chosen], seen.due_ms[chosen]))][:count]
-    return Glance(seen.origins[chosen], seen.due_ms[chosen], seen.next_place)
+    return PendingPage(seen.origins[chosen], seen.due_ms[chosen], seen.next_place)

@@ -69,7 +69,7 @@ class PendingTable:
     def end_stream(self, stream: Stream) -> None:
         """Settle all messages of a block that is gone. An armed reference to one of them is not released."""
         self.armed.forget(stream)
-        self.done.end(stream)
+        self.done.end_stream(stream)
 
     # Arm -----------------------------------------------------------------------------------------------------------
 

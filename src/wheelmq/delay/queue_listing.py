@@ -19,13 +19,13 @@ from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.store import Store
 
 LOOKED_AT_MAX: Final = 5000
-"""Records that one glance reads. A listing of millions of messages takes many short glances."""
+"""Records that one page reads. A listing of millions of messages takes many short pages."""
 
 PLAIN_MAX: Final = 100
-"""Records that a glance reads with the plain code."""
+"""Records that a page reads with the plain code."""
 
 _scratch: Final = np.empty((4, LOOKED_AT_MAX), np.int64)
-"""Columns that the kernel fills and a glance does not need."""
+"""Columns that the kernel fills and a page does not need."""
 
 Known = Callable[[Integers, Integers], tuple[Integers, Integers, Integers]]
 """Takes queue offsets and tag codes of messages.

@@ -17,7 +17,7 @@ class RateLimitedLog:
         self._log = log
         self._now_s = now_s
         self._said_s: dict[str, float] = {}
-        self._unsaid: dict[str, int] = {}
+        self._suppressed: dict[str, int] = {}
 
     def warn(self, kind: str, message: str, *arguments: object) -> None:
         self.log(logging.WARNING, kind, message, *arguments)
@@ -34,10 +34,10 @@ class RateLimitedLog:
         """
         now_s, said_s = self._now_s(), self._said_s.get(kind)
         if said_s is not None and now_s - said_s < EVERY_S:
-            self._unsaid[kind] = self._unsaid.get(kind, 0) + 1
+            self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
             return
         self._said_s[kind] = now_s
-        unsaid = self._unsaid.pop(kind, 0)
-        if unsaid:
-            message, arguments = f"{message} (and %d times since the last such line)", (*arguments, unsaid)
+        suppressed = self._suppressed.pop(kind, 0)
+        if suppressed:
+            message, arguments = f"{message} (and %d times since the last such line)", (*arguments, suppressed)
         self._log.log(level, message, *arguments, exc_info=traceback)

@@ -23,7 +23,7 @@ import msgspec
 from wheelmq.auth.audit import AuditSink
 from wheelmq.broker.broker import Broker, open_broker
 from wheelmq.broker.fast.warm import warm
-from wheelmq.broker.parts import Inner
+from wheelmq.broker.parts import ProcessContext
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.config.setting import nested, tables_of
 from wheelmq.formats.disk import properties as props
@@ -124,7 +124,7 @@ class BrokerHarness:
             populating=self.background,
         )
         self.randomness = Random(seed)
-        self._inner = Inner(audit_sink=audit_sink)
+        self._process = ProcessContext(audit_sink=audit_sink)
         self.allows_failed_steps = False
         """Whether steps of a tick may fail. Otherwise their error is raised in the test."""
         self._settings = {**SMALL, **settings}
@@ -187,7 +187,7 @@ class BrokerHarness:
                 clock=self.clock,
                 workers=self._workers,
                 randomness=self.randomness,
-                inner=self._inner,
+                process=self._process,
             )
         except BaseException:
             self.disk.release_locks()

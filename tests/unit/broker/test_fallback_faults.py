@@ -147,7 +147,7 @@ class TestDamagedSlots:
         assert overdue(broker.parts.metric_sources) == (1, harness.now_ms - slot_ms - 1000)
         assert "1 slots cannot be read" in pipeline_problem(broker.parts)
         check = load_check(disk, broker.parts.paths)
-        assert check is not None and check.last_read_ms == slot_ms == timer.check(None).last_read_ms
+        assert check is not None and check.last_read_ms == slot_ms == timer.timercheck(None).last_read_ms
         invariants.check(broker)
         monkeypatch.undo()
         harness.advance(skipped.RETRY_MS)
@@ -157,7 +157,7 @@ class TestDamagedSlots:
             and "slots" not in pipeline_problem(broker.parts)
             and overdue(broker.parts.metric_sources).messages == 0
         )
-        assert timer.check(None).last_read_ms > due[b"m1"]
+        assert timer.timercheck(None).last_read_ms > due[b"m1"]
 
     def test_timercheck_after_a_stop_is_before_a_skipped_slot(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, disk: SimulatedDisk

@@ -124,7 +124,7 @@ def test_settings_that_stop_the_timer_stop_no_levels_or_blocks(tmp_path: Path, s
         harness.advance(3000, PipelineModel(harness).work, 100)
         assert {b"level", b"block"} <= set(harness.bodies("T")) and b"timer" not in harness.bodies("T")
         assert (
-            harness.broker.parts.timer.check(None).last_read_ms < harness.now_ms - 3000
+            harness.broker.parts.timer.timercheck(None).last_read_ms < harness.now_ms - 3000
         )  # Apache would find the timer
         harness.restart(**{setting: -1 if setting.startswith("dis") else False})
         harness.advance(100)

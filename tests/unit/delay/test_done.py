@@ -136,7 +136,7 @@ def test_an_ended_stream_has_every_bit_and_uses_no_memory() -> None:
     done = DoneBits()
     stream, origins = block_stream(7), origin_of(block_stream(7), 0) + np.array([0, 5, 1 << 30])
     done.update(origins[:1])
-    done.end(stream)
+    done.end_stream(stream)
     assert done.get(origins).all() and origins[1] in done and not done.add(Origin(int(origins[2])))
     done.update(origins)
     done.update(np.repeat(origins, 10))

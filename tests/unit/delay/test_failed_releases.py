@@ -52,7 +52,7 @@ def fail(*arguments: Any, **keywords: Any) -> Any:
 
 def last_read_ms(harness: BrokerHarness) -> int:
     """Return the time before which timercheck declares all slots released."""
-    return harness.broker.parts.timer.check(harness.broker.parts.releaser.earliest_in_hand_ms()).last_read_ms
+    return harness.broker.parts.timer.timercheck(harness.broker.parts.releaser.earliest_in_hand_ms()).last_read_ms
 
 
 def test_an_error_delays_only_its_own_message(

@@ -16,7 +16,7 @@ from wheelmq.broker.calls import Unanswered
 from wheelmq.broker.connection import Connection, host_text, peer_text
 from wheelmq.broker.context import Context
 from wheelmq.broker.handler_table import serves
-from wheelmq.broker.handlers.send import check_topic, marks
+from wheelmq.broker.handlers.send import check_topic, region_and_trace
 from wheelmq.broker.request import Request
 from wheelmq.broker.saved_answers import when_topic_saved
 from wheelmq.formats.disk import properties as props
@@ -59,10 +59,10 @@ def _send_reply(request: Request, context: Context) -> Answer:
         reply = _Reply(header, _message(request, context, header), request)
     except PutFailed as failed:
         answer = context.failed_puts.answer(failed)
-        answer.ext = marks(context)
+        answer.ext = region_and_trace(context)
         return answer
     except PeerError as rejection:
-        return Command(code=rejection.code, remark=rejection.remark, ext=marks(context))
+        return Command(code=rejection.code, remark=rejection.remark, ext=region_and_trace(context))
     client_id = reply.message.properties.get(props.REPLY_TO_CLIENT)
     if client_id is None:
         return _answer(context, reply, f"reply message properties[{props.REPLY_TO_CLIENT}] is null")
@@ -85,7 +85,7 @@ def _message(request: Request, context: Context, header: SendHeader) -> Message:
         topic=header.topic,
         queue_id=queue_id,
         body=body,
-        properties={**props.parse(header.properties), **marks(context)},
+        properties={**props.parse(header.properties), **region_and_trace(context)},
         flag=header.flag,
         sys_flag=header.sys_flag & ~SYS_TRANSACTION,
         born_ms=Millis(header.born_timestamp),
@@ -134,7 +134,7 @@ def _answer(context: Context, reply: _Reply, failure: str | None) -> Answer:
     """Store the reply if the settings say so, and return its sender's answer. A failed store has no effect on it."""
     message = reply.message
     answer = Command(code=ResponseCode.SUCCESS if failure is None else ResponseCode.SYSTEM_ERROR, remark=failure)
-    answer.ext = marks(context)
+    answer.ext = region_and_trace(context)
     if failure is None:
         answer.ext |= headers.texts(msgId=_NO_ID, queueId=message.queue_id, queueOffset=0)
     if not context.settings.consumers.store_replies:

@@ -139,7 +139,7 @@ def _pools(sources: MetricSources) -> dict[str, Any]:
 
 def _delays(sources: MetricSources) -> dict[str, object]:
     timer = sources.engine.timer
-    check = timer.check(sources.releaser.earliest_in_hand_ms())
+    check = timer.timercheck(sources.releaser.earliest_in_hand_ms())
     return {
         **{f"scheduleMessageOffset_{level}": f"{first},{end}" for level, first, end in timer.pending.levels.spans()},
         "timerReadBehind": max(0, sources.clock.now_ms() - check.last_read_ms) // 1000,

@@ -81,7 +81,7 @@ def _send(request: Request, context: Context, unique_ids: UniqueIds, header: Sen
         answer = context.failed_puts.answer(failed)
     except PeerError as rejection:
         answer = Command(code=rejection.code, remark=rejection.remark)
-    answer.ext = marks(context)
+    answer.ext = region_and_trace(context)
     return answer
 
 
@@ -143,7 +143,7 @@ def _send_one(
         real_topic = message.properties.get(props.RETRY_TOPIC, header.topic)
         context.stats.note_dead_letter(header.topic.removeprefix(names.RETRY_PREFIX), real_topic)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = marks(context) | headers.texts(
+    answer.ext = region_and_trace(context) | headers.texts(
         msgId=offset_message_id(context.store.host, appended.position),
         queueId=asked_queue,
         queueOffset=appended.queue_offset,
@@ -172,7 +172,7 @@ def _send_half(request: Request, context: Context, message: Message, asked_queue
     context.puts.check_delay(message, half)
     appended = context.puts.put_half(half)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = marks(context) | headers.texts(
+    answer.ext = region_and_trace(context) | headers.texts(
         msgId=offset_message_id(context.store.host, appended.position),
         queueId=asked_queue,
         queueOffset=appended.queue_offset,
@@ -206,7 +206,7 @@ def _send_to_block(request: Request, context: Context, message: Message, due_ms:
     asked_queue = message.queue_id
     stored = context.puts.put_in_block(message, due_ms)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = marks(context) | headers.texts(
+    answer.ext = region_and_trace(context) | headers.texts(
         msgId=offset_message_id(context.store.host, LogPosition(origin_of(block_stream(stored.number), stored.index))),
         queueId=asked_queue,
         queueOffset=stored.index,
@@ -245,7 +245,7 @@ def _send_batch(
     check_place(context, header.topic, queue_id)
     appended = context.puts.put_batch(messages)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = marks(context) | headers.texts(
+    answer.ext = region_and_trace(context) | headers.texts(
         msgId=",".join(offset_message_id(context.store.host, one.position) for one in appended),
         queueId=queue_id,
         queueOffset=appended[0].queue_offset,
@@ -339,7 +339,7 @@ def _check_body(context: Context, body: bytes) -> None:
         raise PutFailed(PutStatus.MESSAGE_ILLEGAL)
 
 
-def marks(context: Context) -> dict[str, str]:
+def region_and_trace(context: Context) -> dict[str, str]:
     return {
         props.MSG_REGION: context.settings.broker.region_id,
         props.TRACE_ON: "true" if context.settings.broker.trace_on else "false",

@@ -41,7 +41,7 @@ LISTINGS: Final[HandlerTable[[Context, Engine]]] = HandlerTable()
 @CHECK_POINT.serves(RequestCode.GET_TIMER_CHECK_POINT)
 def get_check_point(request: Request, timer: Timer, releaser: Releaser) -> Answer:
     """Return the present values of Apache's timercheck."""
-    return reply(body=timer.check(releaser.earliest_in_hand_ms()).pack())
+    return reply(body=timer.timercheck(releaser.earliest_in_hand_ms()).pack())
 
 
 @METRICS.serves(RequestCode.GET_TIMER_METRICS)
@@ -67,7 +67,7 @@ def list_timers(request: Request, context: Context, engine: Engine) -> Answer:
     wanted = Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
     if header.soonest and header.count <= LISTED_MAX:
         return _soonest(header, context.clock, engine.generations, wanted)
-    seen = listing.glance(engine.generations, context.clock, header.place, wanted)
+    seen = listing.read_page(engine.generations, context.clock, header.place, wanted)
     next_place = seen.next_place
     body: list[bytes] = []
     for place, pending in listing.lines(engine.generations, seen, wanted):
@@ -86,7 +86,7 @@ def _soonest(header: ListTimersHeader, clock: Clock, generations: Generations, w
 
     Sorts all of them if a topic is given, because only the records have the name of the topic.
     """
-    seen = listing.glance(generations, clock, header.place, wanted, listing.PLACES_MAX)
+    seen = listing.read_page(generations, clock, header.place, wanted, listing.PLACES_MAX)
     count = header.count if wanted.topic is None else None
     chosen = listing.soonest(seen, header.listed_before_ms, count)
     lines = itertools.islice(listing.lines(generations, chosen, wanted), header.count)
@@ -108,7 +108,7 @@ def count_timers(request: Request, context: Context, engine: Engine) -> Answer:
     if header.step_ms <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"stepMs is {header.step_ms}: it must be 1 or more")
     wanted = Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
-    seen = listing.glance(engine.generations, context.clock, header.place, wanted, listing.PLACES_MAX)
+    seen = listing.read_page(engine.generations, context.clock, header.place, wanted, listing.PLACES_MAX)
     counts = listing.count_by(seen, header.step_ms)
     return reply(
         body=msgspec.json.encode(counts),

@@ -27,7 +27,7 @@ class Loaded:
     pending: PendingHalves
     topics: list[str] = field(default_factory=list)
     """The real topic of each pending message."""
-    unsaid: list[int] = field(default_factory=list)
+    unwritten: list[int] = field(default_factory=list)
     """Queue offsets of ended half messages that no op message names."""
 
 
@@ -67,7 +67,7 @@ def load(store: Store, first: int, in_ops: set[int], ends: Ends) -> Loaded:
         if has_ended:
             gone.add(place.offset)
             if not is_said:
-                loaded.unsaid.append(place.offset)
+                loaded.unwritten.append(place.offset)
             continue
         loaded.topics.append(topic)
         if origin != place.offset:

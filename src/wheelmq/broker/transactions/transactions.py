@@ -77,10 +77,10 @@ class Transactions:
         in_ops = self._ops.load(self._progress.saved(OP_HALF_TOPIC))
         loaded = load(store, self._progress.saved(HALF_TOPIC), in_ops, ends)
         self.pending: PendingHalves = loaded.pending
-        self.followed_ends = FollowedEnds(store, loaded.unsaid)
+        self.followed_ends = FollowedEnds(store, loaded.unwritten)
         """On a replica, the ends that come with the master's log."""
         if self._role.is_master:  # the op messages of a slave come with the log
-            for offset in loaded.unsaid:
+            for offset in loaded.unwritten:
                 self._ops.add(offset, store.clock.monotonic_ms())
         for topic in loaded.topics:
             self.counts.add(topic, 1)
@@ -169,7 +169,7 @@ class Transactions:
         return self.retry.next_ms(self._ops.next_ms()) if self._role.is_master else None
 
     @property
-    def has_unsaid_ends(self) -> bool:
+    def has_unwritten_ends(self) -> bool:
         """Whether the log has ends that no op message names yet. A later snapshot would hide them."""
         if self._ops.next_ms() is not None:
             return True  # also while a master hands over, which writes no op messages
@@ -189,7 +189,7 @@ class Transactions:
     def save_counts(self) -> None:
         run_in_background(self.counts.save_job(), self._worker)
 
-    def say_all(self) -> int:
+    def write_ends(self) -> int:
         """Write all ends in op messages, for a clean stop. A slave has none.
 
         A master that hands over writes them too. It may start as the master again. Return the number of op messages.

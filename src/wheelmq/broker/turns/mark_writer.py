@@ -92,7 +92,7 @@ class MarkWriter:
         """Have timercheck written for the present state if the timer log is on disk."""
         timer = self._timer
         if timer.log.synced == timer.log.end:
-            self._check_file.note(timer.check(self._earliest_in_hand_ms()))
+            self._check_file.note(timer.timercheck(self._earliest_in_hand_ms()))
 
     def close(self) -> None:
         """Stop cleanly: write timer log, wheel, mark and timercheck to disk, prepared for Apache's broker."""
@@ -101,12 +101,12 @@ class MarkWriter:
         self._sync_timer_log()
         mark = timer.mark()
         in_hand_ms = self._earliest_in_hand_ms()
-        last_read_ms = timer.check(in_hand_ms).last_read_ms
+        last_read_ms = timer.timercheck(in_hand_ms).last_read_ms
         apache_export.prepare(timer, last_read_ms)
         self._sync_timer_log()
         timer.wheel.sync()
         timer.mark_file.write(mark)
-        self._check_file.write(timer.check(in_hand_ms)._replace(last_read_ms=last_read_ms))
+        self._check_file.write(timer.timercheck(in_hand_ms)._replace(last_read_ms=last_read_ms))
 
     def _sync_timer_log(self) -> None:
         upto, sync = self._timer.log.sync_job()

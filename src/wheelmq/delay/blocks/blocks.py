@@ -34,7 +34,7 @@ _NONE: Final = np.empty(0, np.int64)
 Note = Callable[[], None]
 
 
-class BlockGoing(OSError):
+class BlockBeingDeleted(OSError):
     """The block of the message is being removed from the disk. This happens when the clock was set back."""
 
 
@@ -178,12 +178,12 @@ class Blocks:
     # Put and read --------------------------------------------------------------------------------------------------
 
     def block_for(self, due_ms: Millis) -> Block:
-        """Return the block of messages due at `due_ms`, or create it. Raises BlockGoing, NoNumberLeft, DiskFull."""
+        """Return or create the block of messages due at `due_ms`. Raises BlockBeingDeleted, NoNumberLeft, DiskFull."""
         place = bisect_right(self._in_time, due_ms, key=lambda one: one.start_ms)
         before = self._in_time[place - 1] if place else None
         if before is not None and due_ms < before.end_ms:
             if before.number in self._going:
-                raise BlockGoing(f"the broker is deleting the block {before.paths.folder.name}; try again")
+                raise BlockBeingDeleted(f"the broker is deleting the block {before.paths.folder.name}; try again")
             return before
         length_ms = self.settings.length_ms
         start_ms = Millis(due_ms - due_ms % length_ms)

@@ -38,7 +38,7 @@ class BlockIntake:
     def put(self, message: Message, due_ms: Millis) -> Put:
         """Append a parked message. After an error, the message is not stored.
 
-        Raises PropertiesTooLong, RecordTooLong, BlockGoing, NoNumberLeft, and OSError such as DiskFull.
+        Raises PropertiesTooLong, RecordTooLong, BlockBeingDeleted, NoNumberLeft, and OSError such as DiskFull.
         """
         properties = message.properties
         unique_key = properties.get(UNIQ_KEY)

@@ -37,7 +37,7 @@ class BlockRole:
             if blocks.get(number) is not None:
                 done.update(blocks.skip_lost(number, done.of(stream).end()) | origin_of(stream, 0))
         for number in blocks.gone():
-            done.end(block_stream(number))
+            done.end_stream(block_stream(number))
         blocks.epoch = epoch
         self.is_copy = False
         self._gone_at_master.clear()

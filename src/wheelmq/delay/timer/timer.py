@@ -134,7 +134,7 @@ class Timer:
         """Return the mark to write once the timer log is on disk."""
         return Mark(self.indexed_to, self.log.end, self.turns.epoch, self.turns.turn, self.done_position)
 
-    def check(self, earliest_in_hand_ms: int | None) -> TimerCheck:
+    def timercheck(self, earliest_in_hand_ms: int | None) -> TimerCheck:
         """Return the timercheck for Apache: it has delivered all slots before R, the least time of a pending message.
 
         `earliest_in_hand_ms` is the least time of the references that were taken for release and are not released yet.

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.delay.blocks.conftest import HOUR_MS, NEXT_HOUR_MS, SIZES, BlockBench
 from wheelmq.delay.blocks.block import LOG_STEP_BYTES
-from wheelmq.delay.blocks.blocks import BlockGoing
+from wheelmq.delay.blocks.blocks import BlockBeingDeleted
 from wheelmq.delay.blocks.numbers import NUMBER_MAX
 from wheelmq.delay.settings import BlockSettings
 from wheelmq.store.store import PropertiesTooLong, RecordTooLong
@@ -81,7 +81,7 @@ def test_a_past_block_is_removed_once_all_its_messages_are_settled(bench: BlockB
     assert bench.blocks.expire(lambda block: False, lambda block: True) == []
     assert bench.blocks.expire(lambda block: block is past, lambda block: block is not past) == []
     [removal] = bench.blocks.expire(lambda block: block is past, lambda block: True)
-    with pytest.raises(BlockGoing):
+    with pytest.raises(BlockBeingDeleted):
         bench.put(NEXT_HOUR_MS)  # the clock was set back
     assert bench.blocks.expire(lambda block: block is past, lambda block: True) == []
     removal.job()
@@ -105,7 +105,7 @@ def test_a_failed_removal_of_a_block_is_retried(bench: BlockBench, caplog: pytes
             except OSError as error:
                 assert not removal.take_result(error)
         if len(bench.blocks):
-            with pytest.raises(BlockGoing):
+            with pytest.raises(BlockBeingDeleted):
                 bench.put(NEXT_HOUR_MS)  # the clock was set back
             block.queue.flag_done(np.array([0]))
             assert bench.blocks.checkpoint_job() is None  # it would say that the block is there

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.delay.blocks.parts_bench import BLOCK_MS, LEAD_MS, T0, PartsBench, origin_at
 from wheelmq.delay import refs as ref
 from wheelmq.delay.blocks.block import Put
-from wheelmq.delay.blocks.blocks import BlockGoing
+from wheelmq.delay.blocks.blocks import BlockBeingDeleted
 from wheelmq.delay.blocks.numbers import NoNumberLeft
 from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.blocks.recover import pending_of
@@ -75,7 +75,7 @@ class TestPut:
         parts.put(T0 + 600)
         assert parts.is_done(second), "a later message does not begin the stream again"
 
-    @pytest.mark.parametrize("why", [DiskFull, RecordTooLong, BlockGoing, NoNumberLeft])
+    @pytest.mark.parametrize("why", [DiskFull, RecordTooLong, BlockBeingDeleted, NoNumberLeft])
     def test_a_rejected_message_is_not_pending(
         self, parts: PartsBench, monkeypatch: pytest.MonkeyPatch, why: type[Exception]
     ) -> None:
@@ -84,7 +84,7 @@ class TestPut:
             parts.disk.is_full = lambda path: True
         elif why is RecordTooLong:
             body = bytes(5000)
-        elif why is BlockGoing:
+        elif why is BlockBeingDeleted:
             parts.settle_on_disk(parts.put_on_disk(due_ms))
             parts.blocks.expire(lambda block: True, lambda block: True)
         else:

@@ -279,7 +279,7 @@ class TestMarkAndTimercheck:
             model.open()  # the mark is written, and the log was not flushed since the turn
             log, slot_ms = harness.broker.parts.store.log, (START_MS + 2700 - 1) // 1000 * 1000
             assert harness.bodies("T") == [b"out"] and log.synced < log.end
-            assert harness.broker.parts.timer.check(None).last_read_ms > slot_ms
+            assert harness.broker.parts.timer.timercheck(None).last_read_ms > slot_ms
             check = load_check(harness.disk, harness.broker.parts.paths)
             assert check is not None and check.queue_offset == 1 and check.last_read_ms <= slot_ms
             invariants.check(harness.broker)
@@ -303,7 +303,7 @@ class TestMarkAndTimercheck:
         """Every slot before lastReadTimeMs is released, at every moment."""
         bodies = send_all(harness)
         for _ in range(64):
-            check = harness.broker.parts.timer.check(harness.broker.parts.releaser.earliest_in_hand_ms())
+            check = harness.broker.parts.timer.timercheck(harness.broker.parts.releaser.earliest_in_hand_ms())
             out = harness.bodies("T")
             for delay_ms, body in zip(DELAYS_MS, bodies, strict=True):
                 slot_ms = (START_MS + delay_ms - 1) // 1000 * 1000
