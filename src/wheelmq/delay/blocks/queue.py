@@ -166,6 +166,15 @@ class BlockQueue:
                 least = first + int(at[0])
                 self._flagged_from = least if self._flagged_from is None else min(self._flagged_from, least)
 
+    def are_blank(self, indices: Indices) -> npt.NDArray[np.bool_]:
+        """Return which units are blank. Indices after the end are not."""
+        found = np.zeros(len(indices), np.bool_)
+        for number in np.unique(indices[indices < self.end] // self.units_per_file).tolist():
+            first = number * self.units_per_file
+            mine = (indices >= first) & (indices < min(first + self.units_per_file, self.end))
+            found[mine] = self._units(first)["flags"][indices[mine] - first] & FLAG_BLANK
+        return found
+
     def done(self) -> Indices:
         found = [first + np.flatnonzero(units["flags"] & (FLAG_DONE | FLAG_BLANK)) for first, units in self.chunks()]
         return np.concatenate([np.empty(0, np.int64), *found])

@@ -55,14 +55,18 @@ class BlockSettlement:
         self._in_blocks.settle(rows[is_mine, row.REAL_QUEUE])
 
     def lacks(self, origins: Origins) -> Flags:
-        """Return which messages are of blocks and are not counted here: they have not come yet, or were set aside."""
+        """Return which messages are of blocks and are not counted here.
+
+        They have not come yet, were set aside, or are blank because a former master lost them after their release.
+        """
         found: Flags = origins >> KIND_SHIFT == KIND_BLOCK
         places = np.flatnonzero(found)
         for stream, mine in by_stream(origins[places]):
             block = self._blocks.get(stream_number(stream))
             if block is not None:
                 indices = origins[places[mine]] & INDEX_MASK
-                found[places[mine]] = (indices >= block.queue.end) | np.isin(indices, list(block.set_aside))
+                is_counted = (indices < block.queue.end) & ~np.isin(indices, list(block.set_aside))
+                found[places[mine]] = ~is_counted | block.queue.are_blank(indices)
         return found
 
     def note_unchecked(self) -> None:

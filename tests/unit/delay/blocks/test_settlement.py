@@ -159,6 +159,13 @@ class TestCopies:
         parts.block_of(put).set_aside.add(put.index)
         assert parts.settlement.lacks(origins(origin_at(put), origin_at(other))).tolist() == [True, False]
 
+    def test_a_replica_lacks_a_message_whose_unit_is_blank(self, parts: PartsBench, put: Put) -> None:
+        """Its master became the master without the message, but with the record that settles it."""
+        parts.blocks.skip_lost(put.number, 3)
+        stream = block_stream(put.number)
+        found = parts.settlement.lacks(origins(*(origin_of(stream, index) for index in (put.index, 1, 2, 3))))
+        assert found.tolist() == [False, True, True, True]
+
     def test_blocks_may_differ_until_they_are_checked(self, parts: PartsBench, put: Put) -> None:
         other = parts.put(FAR_MS + BLOCK_MS)
         both = origins(origin_at(put), origin_at(other), timer_origin(0))
