@@ -33,8 +33,13 @@ from wheelmq.system.tls_client import Tls
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-CANCEL_AHEAD_MS: Final = 1000
-"""A cancel must have a due time in the future, although its message may just have been released."""
+CANCEL_NEAR_MS: Final = 1000
+CANCEL_AHEAD_MS: Final = 10_000
+"""A broker rejects a cancel whose due time is past when it arrives, although its message may still be pending.
+
+So a due time less than `CANCEL_NEAR_MS` from now is replaced by one `CANCEL_AHEAD_MS` from now. WheelMQ finds the
+message by its key. For Apache RocketMQ such a cancel is too late.
+"""
 
 HEADER_BYTES_MAX: Final = 256 << 10
 """Bytes of a frame reserved for the header: properties of 32 KiB are up to six times as long in JSON."""
@@ -231,7 +236,9 @@ class Producer:
         """Send a cancel with the delete key `key`. Returns the broker's `cancelResult`, or None without one."""
         block = outgoing.properties_of(OutgoingMessage(body=b"0"), self._session.unique_ids.next(), 0)
         block[props.TIMER_DEL_UNIQKEY] = key
-        block[props.TIMER_DELIVER_MS] = str(max(deliver_at_ms, self._clock.now_ms() + CANCEL_AHEAD_MS))
+        now_ms = self._clock.now_ms()
+        is_near = deliver_at_ms < now_ms + CANCEL_NEAR_MS
+        block[props.TIMER_DELIVER_MS] = str(now_ms + CANCEL_AHEAD_MS if is_near else deliver_at_ms)
         header = self._header(topic, block)
         request = Command(code=RequestCode.SEND_MESSAGE_V2, ext=headers.write_send_v2(header), body=b"0")
         answer = await self._session.connections.to(address).call(request, self._timeout_s)

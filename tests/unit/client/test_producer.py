@@ -29,6 +29,11 @@ from wheelmq.store.store import Appended, Store
 from wheelmq.system.clock import SystemClock
 
 
+class LateClock(SystemClock):
+    def now_ms(self) -> Millis:
+        return Millis(super().now_ms() - 5000)
+
+
 def now_ms() -> int:
     return SystemClock().now_ms()
 
@@ -124,6 +129,18 @@ def test_a_cancel_returns_the_true_outcome(servers: Start) -> None:
             assert await producer.cancel("T", "order-42", out.due_ms) is CancelResult.ALREADY_SETTLED
             with pytest.raises(ValueError, match="the brokers of the topic are broker-a"):
                 await producer.cancel("T", "nobody", sent.due_ms, broker_name="other")
+
+    asyncio.run(scenario())
+
+
+def test_a_cancel_that_arrives_late_is_accepted(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker reads the time later than the producer. Its clock may also be ahead."""
+
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            sent = await producer.send("T", b"x", delay_ms=60_000)
+            monkeypatch.setattr(producer, "_clock", LateClock())
+            assert await producer.cancel("T", sent.unique_key, 0) is CancelResult.CANCELLED
 
     asyncio.run(scenario())
 
