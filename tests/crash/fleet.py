@@ -134,7 +134,7 @@ class Fleet:
         watch = next(iter(self.members.values())).watch
         if not await watch.until(condition, deadline_s):
             state = {
-                name: (one.process.is_alive, one.holder, one.epoch, one.turns, one.watch.last.pending)
+                name: (one.process.state, one.holder, one.epoch, one.turns, one.watch.last.pending)
                 for name, one in self.members.items()
             }
             raise TimeoutError(f"not within {deadline_s} s: {what}; {state}; {self.heard[-5:]}; see {self.home}")

@@ -83,6 +83,15 @@ class BrokerProcess:
     def is_alive(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
+    @property
+    def state(self) -> str:
+        """Whether it lives, or its exit code and the end of its log."""
+        if self._process is None:
+            return "never started"
+        if self.is_alive:
+            return "lives"
+        return f"exit code {self._process.returncode}; its log ends with {self._log_path.read_text()[-500:]!r}"
+
     async def start(self, armed: tuple[str, int] | None = None) -> None:
         """Start the process. `armed` is a failpoint and the passage at which it fires."""
         assert not self.is_alive

@@ -132,8 +132,11 @@ def test_trouble_of_one_broker_does_not_affect_the_others(tmp_path: Path) -> Non
         await bystanders.turn_on("one is down")
         await c.process.start()
         await fleet.until(
-            "it turns again", lambda: c.watch.last.boot_ms > boot_ms and c.epoch > epoch and c.is_turning, 90.0
+            "it turns again",
+            lambda: not c.process.is_alive or (c.watch.last.boot_ms > boot_ms and c.epoch > epoch and c.is_turning),
+            TURNS_DEADLINE_S,
         )
+        assert c.process.is_alive, c.process.state
         turns = c.turns
         await fleet.until("it commits again", lambda: c.turns > turns, TURNS_DEADLINE_S)
         bystanders.check()
