@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from tests.unit.cli.running import Command, Running
+from tests.unit.cli.running import Command, Running, topic_registered
 from tests.unit.client.conftest import ARRIVAL_DEADLINE_S, Servers
 from wheelmq.cli.groups import GroupRow
 from wheelmq.cli.lag import LagRow, QueueLag
@@ -62,6 +62,8 @@ def test_groups_have_members_lag_and_dead_letters(running: Running) -> None:
         await fill(servers)
         async with Producer(servers.namesrv) as producer:
             await producer.send("%DLQ%billing", b"dead")
+        async with asyncio.timeout(ARRIVAL_DEADLINE_S):
+            await topic_registered(servers, "%DLQ%billing")
         expected = {
             "group": "billing",
             "kind": "user",
