@@ -14,6 +14,7 @@ from wheelmq.store.preallocator import FIRST_AHEAD_BYTES
 from wheelmq.store.store import Store, log_room_bytes
 
 MIB: Final = 1 << 20
+REMEDY: Final = "free space there, or choose another --home"
 
 
 def start_warnings(settings: BrokerSettings, store: Store) -> list[str]:
@@ -27,24 +28,30 @@ def start_warnings(settings: BrokerSettings, store: Store) -> list[str]:
 
 def disk_warning(settings: BrokerSettings, *, total: int, used: int, free: int, is_new: bool) -> str | None:
     """Return why the store cannot take messages, with the remedy, or None. `is_new`: its files do not exist yet."""
+    problem = disk_problem(settings, total=total, used=used, free=free, is_new=is_new)
+    return None if problem is None else f"{problem}; {REMEDY}"
+
+
+def disk_problem(settings: BrokerSettings, *, total: int, used: int, free: int, is_new: bool) -> str | None:
+    """Return why the store cannot take messages, or None. `is_new`: its files do not exist yet."""
     ratio, store = settings.expiry.refuse_percent, settings.store.path
     if 100 * used > ratio * total:
         return (
             f"the disk of {store} is {100 * used / total:.0f} % full: the broker rejects messages above {ratio} % "
-            "(disk_space_warning_level_ratio). Free space there, or choose another --home"
+            "(disk_space_warning_level_ratio)"
         )
     if not is_new:
         return None
-    needed, remedy = first_bytes(settings), "free space there, or choose another --home"
+    needed = first_bytes(settings)
     if free < needed:
         return (
             f"the disk of {store} has {_mib(free)} free, and a new store takes {_mib(needed)}: the broker will reject "
-            f"messages; {remedy}"
+            "messages"
         )
     if 100 * (used + needed) > ratio * total:
         return (
             f"the disk of {store} has {_mib(free)} free, and a new store takes {_mib(needed)}: the disk is then more "
-            f"than {ratio} % full (disk_space_warning_level_ratio), and the broker rejects messages; {remedy}"
+            f"than {ratio} % full (disk_space_warning_level_ratio), and the broker rejects messages"
         )
     return None
 

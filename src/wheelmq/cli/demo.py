@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LOG_FILE_BYTES: Final = 64 << 20
 """Keeps a demonstration from taking a gigabyte of the user's temporary folder."""
+SETTINGS: Final = (f"log_file_bytes={LOG_FILE_BYTES}",)
 NEEDED_BYTES: Final = 512 << 20
 """Free space that a demonstration needs for its store and its logs."""
 SETTLED_MS: Final = 300
@@ -80,10 +81,25 @@ def _folder(home: Path | None) -> Path:
             f"the demo needs {NEEDED_BYTES >> 20} MB, and {parent} has {free >> 20} MB free: name a folder on another "
             "disk with --home"
         )
+    problem = _disk_problem(parent)
+    if problem is not None:
+        raise click.ClickException(f"{problem}: free space there, or name a folder on another disk with --home")
     problem = home_problem(home if home is not None else parent)
     if problem is not None:
         raise click.ClickException(f"{problem}: name another folder with --home")
     return home if home is not None else Path(tempfile.mkdtemp(prefix="wheelmq-demo-"))
+
+
+def _disk_problem(parent: Path) -> str | None:
+    """Return why a broker on the disk of `parent` rejects messages; None if it accepts them."""
+    from wheelmq.cli.disk_use import disk_problem
+    from wheelmq.cli.local_tls import settings_from
+    from wheelmq.cli.part import CannotStart
+
+    try:
+        return disk_problem(settings_from(None, SETTINGS, parent))
+    except CannotStart as error:
+        raise click.ClickException(str(error)) from None
 
 
 async def _demonstrate(home: Path) -> int:
@@ -98,7 +114,7 @@ async def _demonstrate(home: Path) -> int:
     began_s = clock.monotonic()
     screen = make_screen(sys.stdout, lambda: clock.monotonic() - began_s)
     screen.say("Starting name server, broker, the pipeline on Spark and a dashboard, on free ports.")
-    settings = StackSettings(home=home, broker_settings=(f"log_file_bytes={LOG_FILE_BYTES}",))
+    settings = StackSettings(home=home, broker_settings=SETTINGS)
     try:
         stack = Stack(settings, clock=clock, tell=screen.note)
     except OSError as error:

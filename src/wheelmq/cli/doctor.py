@@ -127,7 +127,7 @@ def run_checks(
         ("kernels", kernels),
         ("ship", lambda: ship(home)),
         *((f"port {port}", lambda name=name, port=port: port_free(name, port)) for name, port in wanted_ports),
-        ("disk", lambda: disk(home)),
+        ("disk", lambda: disk(home, store_settings(home, file, pairs))),
         ("temporary", temporary),
         ("memory", memory),
         ("clock", clock),
@@ -287,15 +287,31 @@ def port_free(name: str, port: int) -> Check:
     )
 
 
-def disk(home: Path) -> Check:
-    """Check the free space and the right to write in the folder of the store."""
-    import shutil
+def store_settings(home: Path, file: Path | None, pairs: tuple[str, ...]) -> BrokerSettings:
+    """Return the settings of a broker with the store in the home; the defaults if the settings are wrong."""
+    from wheelmq.broker.settings import BrokerSettings
+    from wheelmq.cli.local_tls import settings_from
+
+    store = home / stores.STORE
+    try:
+        return settings_from(file, pairs, store)
+    except CannotStart:  # the check of the settings reports it
+        return BrokerSettings.of(store_path=store)
+
+
+def disk(home: Path, settings: BrokerSettings) -> Check:
+    """Check the free space, the used share, and the right to write in the folder of the store."""
+    from wheelmq.broker.start_warnings import REMEDY
+    from wheelmq.cli.disk_use import DiskUse, disk_problem
 
     there = stores.existing(home)
     problem = stores.home_problem(home)
     if problem is not None:
         return Check("disk", CheckStatus.FAIL, problem, "choose another --home")
-    free = shutil.disk_usage(there).free
+    problem = disk_problem(settings)
+    if problem is not None:
+        return Check("disk", CheckStatus.FAIL, problem, REMEDY)
+    free = DiskUse.of(there).free
     detail = f"{free / GIB:.1f} GiB free at {there}"
     if free < DISK_FREE_MIN:
         advice = f"make room, or choose another --home: {FIRST_START_TAKES}; {SMALLER_FILES}"

@@ -69,10 +69,11 @@ def broker_pairs(settings: TlsSettings) -> list[str]:
     return [f"tls_outgoing_ca_file={settings.certificate_file}", f"tls_outgoing_verify={ServerCheck.CHAIN}"]
 
 
-def settings_from(file: Path | None, pairs: tuple[str, ...]) -> BrokerSettings:
-    """Return the broker's settings of a file, the environment and `--set`. Raises CannotStart."""
+def settings_from(file: Path | None, pairs: tuple[str, ...], store: Path | None = None) -> BrokerSettings:
+    """Return the broker's settings of a file, the environment and `--set`, with a store. Raises CannotStart."""
     from wheelmq.broker.schema import BROKER
     from wheelmq.cli.config_options import settings_of
 
-    settings, _ = settings_of(BROKER, file, pairs, fallbacks={"store_path": Path("store")}, options={})
+    options = {"store_path": (store, "--store")}
+    settings, _ = settings_of(BROKER, file, pairs, fallbacks={"store_path": Path("store")}, options=options)
     return settings

@@ -18,11 +18,13 @@ import msgspec
 from wheelmq.auth.inner_users import new_inner_key
 from wheelmq.cli import exposure, stores
 from wheelmq.cli.dashboard_access import UserRequests, asks, login_notes
+from wheelmq.cli.disk_use import disk_problem
 from wheelmq.cli.exposure import Listener
-from wheelmq.cli.local_tls import broker_pairs, local_problem, local_tls, pairs_of
+from wheelmq.cli.local_tls import broker_pairs, local_problem, local_tls, pairs_of, settings_from
 from wheelmq.cli.log_tail import tail_text
 from wheelmq.cli.namesrv_auth import namesrv_auth_pairs
 from wheelmq.cli.network import ExposedPort, open_ports
+from wheelmq.cli.part import CannotStart
 from wheelmq.cli.ports import HOST, free_port, is_free, taken_text
 from wheelmq.client.connections import Connections
 from wheelmq.client.routes import RouteCache
@@ -101,6 +103,8 @@ class Stack:
         """The access key of the parts. They know it from their environment as that of a super user."""
         self._listeners: dict[str, Listener] = {}
         self._problem: str | None = None
+        self._rejection: str | None = None
+        """The broker's last reason for rejecting messages; None while it accepts them."""
         self._tls: ServerTls | None = None
         self._local_tls = local_tls(settings.tls)
         self.namesrv = self._part("name server", self._namesrv_command())
@@ -266,8 +270,20 @@ class Stack:
                 "broker (after a crash it reads its whole log, and with WHEELMQ_KERNELS=compiled its first start on a "
                 "machine compiles kernels)"
             )
+        if self._rejection is not None:
+            return f"the broker, which rejects messages: {self._disk_rejection() or self._rejection}"
         waiting = ", ".join(child.name for child in self.children if not child.is_up)
         return waiting or ("first turn of the pipeline" if self.pipeline is not None else "registration of the broker")
+
+    def _disk_rejection(self) -> str | None:
+        """Return why the disk of the store makes the broker reject messages, with the remedy; None if it does not."""
+        from wheelmq.broker.start_warnings import REMEDY
+
+        try:
+            problem = disk_problem(settings_from(self.settings.config, self.settings.broker_settings, self.store))
+        except (CannotStart, OSError):
+            return None
+        return None if problem is None else f"{problem}; {REMEDY}"
 
     # State
     # -----------------------------------------------------------------------------------------------------------
@@ -294,6 +310,7 @@ class Stack:
             return False
         has_spoken = len(self._listeners) == 2  # a part's line may arrive after its registration
         found = await self.metrics() if registered and has_spoken else None
+        self._rejection = None if found is None else found.get("refusal")
         if found is None or not found["takes_sends"]:
             return False
         if self.pipeline is None:

@@ -33,6 +33,12 @@ def existing(folder: Path) -> Path:
     return there
 
 
+def is_new(store: Path) -> bool:
+    """Return whether a store has no log files yet. Raises OSError if its folder cannot be read."""
+    log = store / "commitlog"
+    return not log.is_dir() or next(log.iterdir(), None) is None
+
+
 def store_in(folder: Path) -> Path:
     """Return the store that `folder` names: itself, or the store in it if it is a home."""
     inner = folder / STORE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from wheelmq.cli.demo_messages import DemoKind, DemoMessages, percentile
 from wheelmq.cli.demo_report import DOCUMENTED, MEASURED, report
 from wheelmq.cli.demo_run import DemoRun
 from wheelmq.cli.demo_view import DemoScreen, live_line, make_screen
+from wheelmq.cli.disk_use import DiskUse
 from wheelmq.cli.stack import Stack, StackFailed, StackSettings
 from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.results import CancelResult
@@ -288,6 +290,15 @@ class TestFolder:
         assert result.exit_code == 1
         assert "MB free: name a folder on another disk with --home" in result.output
         assert not (tmp_path / "new").exists()
+
+    def test_a_disk_on_which_the_broker_rejects_messages_is_found_before_the_start(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: DiskUse(1000 << 30, 920 << 30, 80 << 30))
+        result = CliRunner().invoke(main, ["demo", "--home", str(tmp_path / "new")])
+        assert result.exit_code == 1
+        assert f"the disk of {tmp_path} is 92 % full: the broker rejects messages above 90 %" in result.output
+        assert "free space there, or name a folder on another disk with --home" in result.output
 
     def test_a_folder_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
         file = tmp_path / "file"

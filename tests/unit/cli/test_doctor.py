@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from wheelmq.cli import broker_state, doctor, main
+from wheelmq.cli.disk_use import DiskUse
 from wheelmq.cli.doctor import CheckStatus
 from wheelmq.cli.ports import free_port
 from wheelmq.formats.disk.paths import StorePaths
@@ -106,23 +107,37 @@ def test_a_warning_names_a_java_home_that_is_not_used(monkeypatch: pytest.Monkey
     assert "has no bin/java" in check.detail
 
 
+def disk_check(home: Path, *pairs: str) -> doctor.Check:
+    return doctor.disk(home, doctor.store_settings(home, None, pairs))
+
+
 def test_a_full_disk_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "DISK_FREE_MIN", 1 << 60)
-    assert doctor.disk(tmp_path / "not" / "there" / "yet").status is CheckStatus.FAIL
+    assert disk_check(tmp_path / "not" / "there" / "yet").status is CheckStatus.FAIL
     monkeypatch.setattr(doctor, "DISK_FREE_MIN", 0)
     monkeypatch.setattr(doctor, "DISK_FREE_WISHED", 1 << 60)
-    check = doctor.disk(tmp_path)
+    check = disk_check(tmp_path)
     assert check.status is CheckStatus.WARN
     assert "3.6 GB" in check.advice and "--set log_file_bytes=" in check.advice
 
 
+def test_a_disk_on_which_the_broker_rejects_messages_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: DiskUse(1000 << 30, 920 << 30, 80 << 30))
+    check = disk_check(tmp_path)
+    assert (check.status, check.advice) == (CheckStatus.FAIL, "free space there, or choose another --home")
+    assert check.detail.startswith(f"the disk of {tmp_path / 'store'} is 92 % full: the broker rejects messages above")
+    assert "above 90 % (disk_space_warning_level_ratio)" in check.detail
+    assert disk_check(tmp_path, "disk_space_warning_level_ratio=95").status is CheckStatus.OK
+    assert disk_check(tmp_path, "no_such_setting=1") == check  # the check of the settings reports that they are wrong
+
+
 def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    check = doctor.disk(tmp_path / "file")
+    check = disk_check(tmp_path / "file")
     assert (check.status, check.advice) == (CheckStatus.FAIL, "choose another --home")
     assert "is no folder" in check.detail
     if Path("/proc/self").exists():
-        assert "cannot be written" in doctor.disk(Path("/proc/x")).detail
+        assert "cannot be written" in disk_check(Path("/proc/x")).detail
 
 
 @pytest.mark.parametrize(

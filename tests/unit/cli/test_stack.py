@@ -1,17 +1,24 @@
-"""The dashboard of a stack: its address, and its errors."""
+"""The start of a stack: the address of its dashboard, its errors, and its lines while it waits."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.running import START_DEADLINE_S
+from wheelmq.cli import stack as stacks
+from wheelmq.cli.disk_use import DiskUse
 from wheelmq.cli.ports import free_port
 from wheelmq.cli.stack import Stack, StackFailed, StackSettings
+from wheelmq.client.routes import RouteCache
+from wheelmq.net.managed_process import ManagedProcess
 from wheelmq.system.clock import SystemClock
 
 
@@ -40,6 +47,53 @@ def test_the_error_names_a_dashboard_port_in_use(tmp_path: Path) -> None:
     assert f"port {port} is taken" in told and "--dashboard-port" in told
     port = free_port()
     assert "a port of its own" in start_problem(stack_at(tmp_path, broker_port=port, dashboard_port=port))
+
+
+class StartingStack(Stack):
+    """A stack of parts that run, and of a broker that rejects messages until the stack has printed a line."""
+
+    def __init__(self, home: Path, refusal: str, notes: list[str]) -> None:
+        settings = StackSettings(home=home, dashboard_port=None, with_pipeline=False)
+        super().__init__(settings, clock=SystemClock(), tell=notes.append)
+        self._refusal, self._notes = refusal, notes
+        for part, address in ((self.namesrv, self.namesrv_address), (self.broker, self.broker_address)):
+            part.came_up()
+            self._note_listener(part.name, {"address": address})
+
+    async def metrics(self) -> dict[str, Any] | None:
+        return {"takes_sends": bool(self._notes), "refusal": None if self._notes else self._refusal}
+
+
+def note_of_start(home: Path, refusal: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the line in which a start with a rejecting broker says what it waits for."""
+    notes: list[str] = []
+    stack = StartingStack(home, refusal, notes)
+
+    async def brokers(routes: RouteCache) -> dict[str, str]:
+        return {"broker-a": stack.broker_address}
+
+    async def start() -> None:
+        async with asyncio.timeout(START_DEADLINE_S):
+            await stack.start()
+        await stack.stop()
+
+    monkeypatch.setattr(stacks, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(stacks, "LOOK_S", 0.0)
+    monkeypatch.setattr(ManagedProcess, "start", lambda part: None)
+    monkeypatch.setattr(RouteCache, "brokers", brokers)
+    asyncio.run(start())
+    return notes[0]
+
+
+def test_a_waiting_start_names_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: DiskUse(1000 << 30, 920 << 30, 80 << 30))
+    note = note_of_start(tmp_path, "the disk is 92 % full", monkeypatch)
+    assert f"the broker, which rejects messages: the disk of {tmp_path / 'store'} is 92 % full" in note
+    assert "above 90 % (disk_space_warning_level_ratio); free space there, or choose another --home" in note
+
+
+def test_a_waiting_start_gives_the_reason_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "rejects messages: not enough replicas" in note_of_start(tmp_path, "not enough replicas", monkeypatch)
 
 
 def test_only_a_running_dashboard_imports_the_web_framework() -> None:
