@@ -1,4 +1,4 @@
-"""Ask a running broker for the state of its timers, for `wheelmq doctor`."""
+"""Ask a running server for the state of its timers, or whether it is one, for `wheelmq doctor`."""
 
 from __future__ import annotations
 
@@ -53,3 +53,19 @@ def ask_state(port: int, tls: TlsOptions | None = None) -> BrokerState | None:
         except (CallError, Refused, FrameError, msgspec.MsgspecError):
             return None
     return BrokerState(found.timers.pending, found.pipeline.problem, found.timers.overdue_ms)
+
+
+def is_server(port: int, tls: TlsOptions | None = None) -> bool:
+    """Return whether the process on `port` of this machine answers requests of RocketMQ's protocol, with any code."""
+    from wheelmq.formats.wire.codes import RequestCode
+    from wheelmq.formats.wire.frame import Command, FrameError
+    from wheelmq.net.errors import CallError
+    from wheelmq.net.sync_connection import SyncConnection
+    from wheelmq.system.tls_client import client_tls
+
+    with closing(SyncConnection(f"127.0.0.1:{port}", TIMEOUT_S, client_tls(tls))) as link:
+        try:
+            link.call(Command(code=RequestCode.WMQ_METRICS))
+        except (CallError, FrameError):
+            return False
+    return True

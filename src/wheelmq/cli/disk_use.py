@@ -25,10 +25,6 @@ class DiskUse(NamedTuple):
         """Return the use of the file system that has `folder`, or will have it. Raises OSError."""
         return cls(*shutil.disk_usage(stores.existing(folder)))
 
-    @property
-    def used_percent(self) -> float:
-        return 100 * self.used / self.total
-
 
 def disk_problem(settings: BrokerSettings) -> str | None:
     """Return why the broker rejects messages because of the disk of its store; None if it does not.

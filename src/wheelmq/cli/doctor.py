@@ -27,15 +27,8 @@ if TYPE_CHECKING:
     from wheelmq.config.tls import TlsSettings
 
 GIB: Final = 1 << 30
-DISK_FREE_MIN: Final = 5 * GIB // 2
-"""Room for a first start. It takes 3.6 GB with the timer's files and those of queues.
-
-A file of the commit log is 1 GiB. A start creates the first and the next one, and one more if twice as much room is
-free.
-"""
-DISK_FREE_WISHED: Final = 10 * GIB
-FIRST_START_TAKES: Final = "a first start takes 3.6 GB (three files of the log, of 1 GiB each, and the timer's)"
-SMALLER_FILES: Final = "for less, `wheelmq up --set log_file_bytes=67108864` on a new store"
+DISK_LEFT_WISHED: Final = 10 * GIB
+"""Bytes that messages may take until the broker rejects more of them."""
 TEMPORARY_FREE_MIN: Final = 256 << 20
 MEMORY_FREE_MIN: Final = 1 * GIB
 MEMORY_FREE_WISHED: Final = 2 * GIB
@@ -66,6 +59,7 @@ SET_CLOCK: Final = f"due times follow it: `{SUDO}timedatectl set-ntp true`, or s
 SLEW_CLOCK: Final = "due times follow it: let it be slewed, not stepped (chronyd without makestep, or ntpd -x)"
 SHIP_AGE_MS_MAX: Final = 10_000
 COPY_IT: Final = "copy it continuously: `wheelmq ship TARGET` (docs/operations/backup.md)"
+AS_BROKER: Final = "run `wheelmq doctor` as the user of the broker"
 START_PIPELINE: Final = (
     "no message is late. Start a pipeline with `wheelmq pipeline`; if one should run already, its log has the reason"
 )
@@ -126,7 +120,10 @@ def run_checks(
         ("spark", spark),
         ("kernels", kernels),
         ("ship", lambda: ship(home)),
-        *((f"port {port}", lambda name=name, port=port: port_free(name, port)) for name, port in wanted_ports),
+        *(
+            (f"port {port}", lambda name=name, port=port: port_free(name, port, lambda: settings().tls))
+            for name, port in wanted_ports
+        ),
         ("disk", lambda: disk(home, store_settings(home, file, pairs))),
         ("temporary", temporary),
         ("memory", memory),
@@ -139,6 +136,9 @@ def run_checks(
     for name, check in checks:
         try:
             yield check()
+        except PermissionError as error:
+            what = error.filename or error
+            yield Check(name, CheckStatus.WARN, f"could not be checked: this user cannot read {what}", AS_BROKER)
         except Exception as error:
             yield Check(name, CheckStatus.WARN, f"could not be checked: {type(error).__name__}: {error}")
     try:
@@ -274,17 +274,31 @@ def ship(home: Path) -> Check:
     return Check("ship", CheckStatus.OK, f"{', '.join(ages_ms)}: all but the last {duration_text(oldest_ms)}")
 
 
-def port_free(name: str, port: int) -> Check:
+def port_free(name: str, port: int, tls: Callable[[], TlsSettings] | None = None) -> Check:
+    """Check that a port is free, or that a server of WheelMQ has it. `tls` returns the settings of connections."""
     label = f"port {port}"
     if ports.is_free(port):
         return Check(label, CheckStatus.OK, f"free, for the {name}")
     who = ports.holder(port) or "a process that cannot be seen from here"
+    if not who.startswith("process ") and _is_server(port, tls):
+        detail = f"taken by {who}, which answers as a {name} does"
+        return Check(label, CheckStatus.WARN, detail, f"nothing to do if WheelMQ is meant to run there; {AS_BROKER}")
     if "wheelmq" in who:
         return Check(label, CheckStatus.WARN, f"taken by {who}", "that is WheelMQ: nothing to do if it is meant to run")
     option = "--namesrv-port" if name == "name server" else "--broker-port"
     return Check(
         label, CheckStatus.FAIL, f"taken by {who}", f"end that, or give `wheelmq up` another port with {option}"
     )
+
+
+def _is_server(port: int, tls: Callable[[], TlsSettings] | None) -> bool:
+    from wheelmq.cli.broker_state import is_server
+    from wheelmq.cli.local_tls import local_tls
+
+    try:
+        return is_server(port, None if tls is None else local_tls(tls()))
+    except CannotStart:  # the check of the settings reports it
+        return is_server(port)
 
 
 def store_settings(home: Path, file: Path | None, pairs: tuple[str, ...]) -> BrokerSettings:
@@ -301,25 +315,30 @@ def store_settings(home: Path, file: Path | None, pairs: tuple[str, ...]) -> Bro
 
 def disk(home: Path, settings: BrokerSettings) -> Check:
     """Check the free space, the used share, and the right to write in the folder of the store."""
-    from wheelmq.broker.start_warnings import REMEDY
+    from wheelmq.broker.start_warnings import REMEDY, first_bytes
     from wheelmq.cli.disk_use import DiskUse, disk_problem
 
-    there = stores.existing(home)
-    problem = stores.home_problem(home)
-    if problem is not None:
+    problem, owner = stores.home_problem(home), stores.other_owner(home)
+    if problem is not None and owner is None:
         return Check("disk", CheckStatus.FAIL, problem, "choose another --home")
-    problem = disk_problem(settings)
+    rejection = disk_problem(settings)
+    if rejection is not None:
+        return Check("disk", CheckStatus.FAIL, rejection, REMEDY)
     if problem is not None:
-        return Check("disk", CheckStatus.FAIL, problem, REMEDY)
-    free = DiskUse.of(there).free
-    detail = f"{free / GIB:.1f} GiB free at {there}"
-    if free < DISK_FREE_MIN:
-        advice = f"make room, or choose another --home: {FIRST_START_TAKES}; {SMALLER_FILES}"
-        return Check("disk", CheckStatus.FAIL, detail, advice)
-    if free < DISK_FREE_WISHED:
-        advice = f"enough to begin with: {FIRST_START_TAKES}, and the log grows by 1 GiB at a time; {SMALLER_FILES}"
-        return Check("disk", CheckStatus.WARN, detail, advice)
-    return Check("disk", CheckStatus.OK, detail)
+        advice = f"check it as its user: `sudo -u {owner} wheelmq doctor --home {home}`; or choose another --home"
+        return Check(
+            "disk", CheckStatus.WARN, f"{home} belongs to the user {owner}, and this user cannot use it", advice
+        )
+    use, limit = DiskUse.of(home), settings.expiry.refuse_percent
+    left = min(use.free, limit * use.total // 100 - use.used)
+    detail = f"{use.free / GIB:.1f} GiB free at {stores.existing(home)}"
+    if left >= DISK_LEFT_WISHED:
+        return Check("disk", CheckStatus.OK, detail)
+    detail += f": {left / GIB:.1f} GiB until the broker rejects messages, above {limit} %"
+    if stores.is_new(settings.store.path):
+        takes = f"a new store takes {first_bytes(settings) >> 20} MiB, and grows with its messages"
+        return Check("disk", CheckStatus.WARN, detail, f"enough to begin with: {takes}")
+    return Check("disk", CheckStatus.WARN, detail, "the store grows with its messages: free space there")
 
 
 def temporary() -> Check:

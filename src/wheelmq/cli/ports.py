@@ -22,6 +22,8 @@ A broker also listens on its fast port, FAST_PORT_BELOW below its own. The dista
 server has chosen and does not listen on yet.
 """
 
+OTHER_USER: Final = "a process of another user"
+
 
 def is_free(port: int) -> bool:
     try:
@@ -56,7 +58,7 @@ def holder(port: int) -> str | None:
         return None
     for pid in filter(None, found):
         return process_text(pid)
-    return "a process of another user" if found else None
+    return OTHER_USER if found else None
 
 
 def process_text(pid: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -26,17 +27,42 @@ def home_problem(home: Path) -> str | None:
 
 
 def existing(folder: Path) -> Path:
-    """Return the nearest existing folder at or above `folder`."""
+    """Return the nearest folder at or above `folder` that exists, and that this user may see."""
     there = folder.resolve()
-    while not there.exists():
+    while not _exists(there, if_hidden=False):
         there = there.parent
     return there
 
 
+def _exists(path: Path, *, if_hidden: bool) -> bool:
+    """Return whether `path` exists, or `if_hidden` if this user may not know it."""
+    try:
+        path.stat()
+    except PermissionError:
+        return if_hidden
+    except OSError:
+        return False
+    return True
+
+
+def other_owner(home: Path) -> str | None:
+    """Return the other user whose store is, or may be, in `home`; None for a store of this user, or no store."""
+    owner = existing(home).stat().st_uid
+    if owner == os.geteuid() or not _exists(home / STORE, if_hidden=True):
+        return None
+    try:
+        return pwd.getpwuid(owner).pw_name
+    except KeyError:  # as in a container
+        return str(owner)
+
+
 def is_new(store: Path) -> bool:
-    """Return whether a store has no log files yet. Raises OSError if its folder cannot be read."""
+    """Return whether a store has no log files yet. A store that this user cannot read counts as used."""
     log = store / "commitlog"
-    return not log.is_dir() or next(log.iterdir(), None) is None
+    try:
+        return not log.is_dir() or next(log.iterdir(), None) is None
+    except PermissionError:
+        return False
 
 
 def store_in(folder: Path) -> Path:
