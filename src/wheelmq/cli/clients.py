@@ -43,6 +43,14 @@ def open_dead_letters(namesrv: str, tls: TlsOptions | None, group: str) -> DeadL
     return DeadLetters(namesrv, group, access_key=own_access_key(), tls=tls)
 
 
+async def check_brokers(admin: Admin) -> None:
+    """Raise NoBroker if no broker is registered, because lists of its topics and groups would be empty."""
+    from wheelmq.client.routes import NoBroker
+
+    if not await admin.brokers():
+        raise NoBroker("no broker is registered at the name server")
+
+
 async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
     """Return the result of `work` for each item, in their order. At most REQUESTS_MAX run at a time."""
     room = asyncio.Semaphore(REQUESTS_MAX)

@@ -35,7 +35,9 @@ def plain_errors(namesrv: str) -> Iterator[None]:
             f"{_tls_hint(error)}"
         ) from None
     except NoBroker as error:
-        raise click.ClickException(f"{error}. Is the broker up? See the log of `wheelmq up`.") from None
+        raise click.ClickException(
+            f"{error}. Start a broker with `wheelmq up`, or see its log; or name another name server with --namesrv."
+        ) from None
     except TopicUnknown as error:
         raise click.ClickException(str(error.args[0])) from None
     except Refused as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from wheelmq.cli.clients import each, open_admin
+from wheelmq.cli.clients import check_brokers, each, open_admin
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.names import NameKind, every_option, group_kind
 from wheelmq.cli.tables import counted, json_option, print_structs, print_table
@@ -69,6 +69,7 @@ async def _groups(namesrv: str, tls: TlsOptions | None, *, every: bool) -> list[
 
 async def group_names(admin: Admin, *, every: bool = False) -> list[str]:
     """Return the names of the groups. Raises the errors of an Admin."""
+    await check_brokers(admin)
     found = {group for table in (await admin.group_configs()).values() for group in table}
     return sorted(group for group in found if every or group_kind(group) is NameKind.USER)
 

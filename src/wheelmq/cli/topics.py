@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from wheelmq.cli.clients import each, open_admin
+from wheelmq.cli.clients import check_brokers, each, open_admin
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.names import NameKind, every_option, topic_kind
 from wheelmq.cli.tables import counted, json_option, print_structs, print_table, when_text
@@ -76,6 +76,7 @@ async def _topics(namesrv: str, tls: TlsOptions | None, *, every: bool) -> list[
 
 async def topic_rows(admin: Admin, *, every: bool) -> list[TopicRow]:
     """Return the topics by name. Raises the errors of an Admin."""
+    await check_brokers(admin)
     by_broker = await admin.topic_configs()
     system_topics = await admin.system_topics()
     kinds = {topic: topic_kind(topic, system_topics) for table in by_broker.values() for topic in table}

@@ -114,6 +114,16 @@ def test_lag_is_listed_per_topic_and_queue(running: Running) -> None:
     running(work)
 
 
+def test_a_list_without_a_broker_is_an_error(running: Running) -> None:
+    async def work(servers: Servers, wheelmq: Command) -> None:
+        await servers.app.stop()
+        for words in (["topics"], ["topics", "--json"], ["groups"], ["groups", "--json"], ["lag"]):
+            out = await wheelmq(*words, code=1)
+            assert "no broker is registered at the name server. Start a broker with `wheelmq up`" in out
+
+    running(work)
+
+
 def test_kinds_and_permissions() -> None:
     kinds = {topic: topic_kind(topic, {"broker-a"}) for topic in ("T", "%DLQ%g", "%RETRY%g", "broker-a", "rmq_sys_x")}
     assert list(kinds.values()) == [
