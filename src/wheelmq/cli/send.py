@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +14,7 @@ import click
 from wheelmq.cli.bodies import given_bodies, given_keys, given_properties
 from wheelmq.cli.clients import open_admin, open_producer
 from wheelmq.cli.errors import namesrv_option, plain_errors
+from wheelmq.cli.tables import counted
 from wheelmq.cli.times import Duration, Seconds, duration_text, is_clock_time, parse_time, remaining_text, time_text
 from wheelmq.cli.tls_options import tls_options
 from wheelmq.formats.units import Millis
@@ -20,12 +23,14 @@ if TYPE_CHECKING:
     from wheelmq.cli.due import Due
     from wheelmq.client.delays import TooFarAhead
     from wheelmq.client.outgoing import OutgoingMessage
-    from wheelmq.client.results import SendResult
+    from wheelmq.client.results import SendResult, SendStatus
     from wheelmq.system.clock import Clock
     from wheelmq.system.tls_client import TlsOptions
 
 LOOK_MS: Final = 2000
 """How long a broker may take to answer what it stored."""
+LESS_SAFE: Final = 3
+"""Exit code if all messages are stored, and some of them less safely than requested. An error gives 1."""
 
 
 @click.command(name="send", short_help="Send messages, now or for later.")
@@ -114,7 +119,9 @@ def command(
     except click.ClickException as error:
         if not sending.sent:
             raise
-        raise click.ClickException(f"{error.message} ({sending.sent} messages were sent before it)") from None
+        before = f"{sending.sent} messages were sent before it{sending.less_safe_text()}"
+        raise click.ClickException(f"{error.message} ({before})") from None
+    sys.exit(LESS_SAFE if sending.less_safe_text() else 0)
 
 
 class _MessageSender:
@@ -129,7 +136,17 @@ class _MessageSender:
         self._clock = clock
         self._as_json = as_json
         self._is_one = is_one
-        self.sent = 0
+        self._statuses: Counter[SendStatus] = Counter()
+
+    @property
+    def sent(self) -> int:
+        """The number of stored messages."""
+        return self._statuses.total()
+
+    def less_safe_text(self) -> str:
+        """Return the number of messages of each status other than SEND_OK; an empty text without any."""
+        found = [f"{count} {status}" for status, count in sorted(self._statuses.items()) if status != "SEND_OK"]
+        return f"; stored less safely than requested: {', '.join(found)}" if found else ""
 
     async def run(self, namesrv: str, tls: TlsOptions | None, bodies: Iterable[bytes]) -> None:
         """Send all bodies. Raises click.ClickException, and the errors of a send."""
@@ -145,13 +162,13 @@ class _MessageSender:
             try:
                 for body in bodies:
                     result = await producer.send(self._topic, body, **options)
-                    self.sent += 1
+                    self._statuses[result.status] += 1
                     is_delayed = self._level is not None or result.due_ms is not None
                     self._show(result, await due_of_sent(admin, levels, result) if is_delayed else Due(None))
             except TooFarAhead as error:
                 raise click.ClickException(_too_far_text(error)) from None
         if not self._as_json and not self._is_one:
-            click.echo(f"Sent {self.sent} messages." if self.sent != 1 else "Sent 1 message.")
+            click.echo(f"Sent {counted(self.sent, 'message')}{self.less_safe_text()}.")
 
     def _show(self, result: SendResult, due: Due) -> None:
         if self._as_json:
@@ -159,7 +176,8 @@ class _MessageSender:
         elif self._is_one:
             click.echo(sent_text(self._topic, result, due, self._level, self._clock.now_ms()))
         else:
-            click.echo(f"{result.unique_key}  {when_text(due, self._level, self._clock.now_ms())}")
+            status = "" if result.status == "SEND_OK" else f"  {result.status}"
+            click.echo(f"{result.unique_key}  {when_text(due, self._level, self._clock.now_ms())}{status}")
 
 
 def _due_ms(at: str, now_ms: Millis) -> Millis:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -13,7 +14,11 @@ from tests.docs.command_line import LINES
 from tests.unit.cli.running import Command, Running
 from tests.unit.client.conftest import Servers
 from wheelmq.cli import main
-from wheelmq.client import PullConsumer
+from wheelmq.client import Producer, PullConsumer
+from wheelmq.client.results import SendResult, SendStatus
+from wheelmq.net.errors import CallError
+
+OK, NO_SLAVE, LATE = SendStatus.OK, SendStatus.SLAVE_NOT_AVAILABLE, SendStatus.FLUSH_DISK_TIMEOUT
 
 
 async def received(servers: Servers, topic: str, count: int) -> list[Any]:
@@ -78,6 +83,33 @@ def test_an_error_after_some_messages_counts_them(running: Running) -> None:
         body = b"short\n" + b"x" * (5 << 20) + b"\n"
         out = await wheelmq("send", "T", "-", "--lines", stdin=body, code=1)
         assert "body_bytes_max" in out and "1 messages were sent before it" in out
+
+    running(work)
+
+
+def test_messages_stored_less_safely_are_counted(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses = iter((OK, NO_SLAVE, LATE, NO_SLAVE, OK, NO_SLAVE, NO_SLAVE, LATE))
+    send = Producer.send
+
+    async def stored(producer: Producer, *words: Any, **options: Any) -> SendResult:
+        if b"x" * 9 in words:
+            raise CallError("no answer")
+        return msgspec.structs.replace(await send(producer, *words, **options), status=next(statuses))
+
+    monkeypatch.setattr(Producer, "send", stored)
+
+    async def work(servers: Servers, wheelmq: Command) -> None:
+        out = await wheelmq("send", "Safe", "x", "--count", "4", code=3)
+        assert out.endswith(
+            "Sent 4 messages; stored less safely than requested: 1 FLUSH_DISK_TIMEOUT, 2 SLAVE_NOT_AVAILABLE.\n"
+        )
+        assert [line.endswith("SLAVE_NOT_AVAILABLE") for line in out.splitlines()[:4]] == [False, True, False, True]
+        assert "Sent 1 message.\n" in await wheelmq("send", "Safe", "-", "--lines", stdin=b"x")
+        assert "status     SLAVE_NOT_AVAILABLE: stored" in await wheelmq("send", "Safe", "x", code=3)
+        out = await wheelmq("send", "Safe", "x", "--json", code=3)
+        assert json.loads(out)["status"] == NO_SLAVE
+        out = await wheelmq("send", "Safe", "-", "--lines", stdin=b"x\n" + b"x" * 9, code=1)
+        assert "(1 messages were sent before it; stored less safely than requested: 1 FLUSH_DISK_TIMEOUT)" in out
 
     running(work)
 
