@@ -12,8 +12,10 @@ import pytest
 from tests.unit.broker.test_replication_requests import state_of
 from wheelmq.broker.replication.master_watch import LaterMaster, MasterWatch, Undecided
 from wheelmq.broker.replication.replication import HAND_OVER_MS
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.replication_state import ReplicationState
-from wheelmq.net.errors import CallError
+from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.testing.harness import BrokerHarness
 
@@ -82,6 +84,26 @@ def test_the_latest_master_is_found(around: Around) -> None:
     around.groups = {NAMES[0]: {0: "silent:1"}, NAMES[1]: {0: SLAVE}}
     around.states[SLAVE] = around.state(is_master=True)
     assert asyncio.run(around.watch.later_master()) == LaterMaster(SLAVE, around.states[SLAVE].epoch, 1)
+
+
+def test_a_name_server_that_rejects_the_question_does_not_say_that_there_is_no_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = ResponseCode.NO_PERMISSION
+
+    async def refuse(requests: RpcClient, command: Command, timeout_s: float) -> Command:
+        raise Refused(Command(code=code, remark="no right Get"))
+
+    monkeypatch.setattr(RpcClient, "ask", refuse)
+    with BrokerHarness(tmp_path, namesrv=NAMES) as harness:
+        watch = MasterWatch(harness.broker.parts, lambda later: None)
+        with pytest.raises(Undecided, match=r"NO_PERMISSION.*no right Get"):
+            asyncio.run(watch.later_master_for_sure())
+        assert asyncio.run(watch.later_master()) is None
+        assert f"the name server at {NAMES[0]} does not say which broker is the master" in caplog.text
+        assert "The user of this broker needs Get on the cluster" in caplog.text
+        code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED  # a name server of RocketMQ 4
+        assert asyncio.run(watch.later_master_for_sure()) is None
 
 
 # After a hand-over --------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from wheelmq.broker.settings import FlushMode
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import MASTER_ID, BodyError, MemberGroup
-from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.replication_state import ReplicationState
 from wheelmq.net.errors import CallError, Refused
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
 TIMEOUT_S: Final = 2.0
+REMEDY: Final = "The user of this broker needs Get on the cluster (docs/operations/access.md)"
 
 
 class LaterMaster(NamedTuple):
@@ -246,7 +247,8 @@ class MasterWatch:
     async def _ask(self, server: str) -> LaterMaster | None:
         """Return the later master that a name server knows.
 
-        Raises CallError if the name server does not answer, Undecided if the master does not.
+        Raises CallError if the name server does not answer, Refused if it rejects the question, Undecided if the master
+        does not answer.
         """
         address = (await self._members(server)).get(MASTER_ID)
         if address is None or address == self._parts.settings.broker.address:
@@ -254,14 +256,23 @@ class MasterWatch:
         return await self._later(address)
 
     async def _members(self, server: str) -> dict[int, str]:
-        """Return the brokers of this name that a name server knows, by id. Raises CallError."""
+        """Return the brokers of this name that a name server knows, by id. Raises CallError and Refused.
+
+        A server that does not serve the request, as in RocketMQ 4, counts as one that knows no broker.
+        """
         node = self._parts.settings.broker
         names = RpcClient(server, sign=self._parts.sign, tls=self._tls)
         try:
             ext = headers.texts(clusterName=node.cluster, brokerName=node.name)
             answer = await names.ask(Command(code=RequestCode.GET_BROKER_MEMBER_GROUP, ext=ext), TIMEOUT_S)
             return bodies.read(answer.body, MemberGroup).broker_member_group.broker_addrs
-        except (Refused, BodyError):
+        except Refused as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return {}
+            text = "the name server at %s does not say which broker is the master of %s: %s. %s"
+            self._log.warn(f"refused {server}", text, server, node.name, error, REMEDY)
+            raise
+        except BodyError:
             return {}  # the name server knows no broker of this name
         finally:
             await names.close()
