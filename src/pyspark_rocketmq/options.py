@@ -38,7 +38,16 @@ STREAM: Final = (
     *SOURCE, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "commitGroupOffsets",
 )  # fmt: skip
-SINK: Final = (*CONNECTION, "topic", "producerGroup", "jobId", "maxBodyBytes", "pastDeliverTime", "guarantee")
+SINK: Final = (
+    *CONNECTION,
+    "topic",
+    "producerGroup",
+    "jobId",
+    "maxBodyBytes",
+    "pastDeliverTime",
+    "guarantee",
+    "createTopic",
+)
 ALL: Final = tuple(dict.fromkeys((*BATCH, *STREAM, *SINK)))
 
 SPARKS: Final = frozenset(("checkpointlocation", "queryname"))
@@ -130,6 +139,8 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes_max: int = BODY_BYTES_MAX
     delivers_past: bool = False
     """Whether rows with a past due time are delivered at once. Otherwise they are errors."""
+    creates_topic: bool = False
+    """Whether the first row creates its topic. Otherwise a topic that does not exist is an error."""
     is_exactly_once: bool = False
     """Whether rows become visible by a commit, each once. Only brokers of WheelMQ have this."""
 
@@ -233,9 +244,12 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         job_id=read.text("jobId"),
         body_bytes_max=read.count("maxBodyBytes", BODY_BYTES_MAX) or BODY_BYTES_MAX,
         delivers_past=past == "deliver",
+        creates_topic=read.flag("createTopic", False),
         is_exactly_once=_is_exactly_once(read),
     )
     if found.is_exactly_once:
+        if found.creates_topic:
+            raise OptionError("createTopic has no use with exactly-once: create the topic, and remove the option")
         if found.body_bytes_max > UPLOADED_BODY_BYTES_MAX:
             raise OptionError(
                 f"maxBodyBytes is {found.body_bytes_max}, and guarantee is exactly-once: lower it to at most "

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from pyspark_rocketmq.properties import PropertyColumns
 from wheelmq.client.compression import CompressionError, expand
+from wheelmq.client.delays import YEAR_9999_MS
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import (
     FIXED_BYTES_V4,
@@ -51,6 +52,7 @@ _INNER_BATCH: Final = 0x80
 """Flag of a record with several messages, in queues of type BatchCQ (RocketMQ: INNER_BATCH_FLAG)."""
 _DUE_PROPERTIES: Final = (props.WMQ_DUE, props.TIMER_DELIVER_MS)
 _EXPANDED_BYTES_MAX: Final = 64 << 20
+YEAR_1_MS: Final = -62_135_596_800_000
 
 
 class Records:
@@ -157,17 +159,21 @@ class Records:
         return pc.coalesce(keys, pa.array(ids, pa.string()))
 
     def due_times_ms(self, properties: PropertyColumns) -> pa.Array:
-        """Return the due times in milliseconds since 1970; null for a message without one."""
+        """Return the due times in milliseconds since 1970; null for a message without one.
+
+        A time that Spark's timestamps cannot have is null, too.
+        """
         found = pa.nulls(len(self), pa.int64())
         for name in _DUE_PROPERTIES:
             if properties.has(name):
-                found = pc.coalesce(found, _longs(properties.values_of(name)))
+                found = pc.coalesce(found, _within(_longs(properties.values_of(name)), YEAR_1_MS, YEAR_9999_MS))
         born_ms = pa.array(self.born_ms)
         for name, unit_ms in ((props.TIMER_DELAY_SEC, 1000), (props.TIMER_DELAY_MS, 1)):
             if properties.has(name):
-                delay_ms = pc.multiply(_longs(properties.values_of(name)), unit_ms)
-                found = pc.coalesce(found, pc.add(born_ms, delay_ms))
-        return found
+                most = YEAR_9999_MS // unit_ms
+                delay = _within(_longs(properties.values_of(name)), -most, most)
+                found = pc.coalesce(found, pc.add(born_ms, pc.multiply(delay, unit_ms)))
+        return _within(found, YEAR_1_MS, YEAR_9999_MS)
 
 
 def record_starts(buffer: bytes) -> Array:
@@ -201,6 +207,12 @@ def _longs(texts: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         numbers = [None if text is None else java_long(text) for text in texts.to_pylist()]
         return pa.array(numbers, pa.int64())
+
+
+def _within(values: pa.Array, least: int, most: int) -> pa.Array:
+    """Return the values from `least` to before `most`; null for the others."""
+    is_within = pc.and_(pc.greater_equal(values, least), pc.less(values, most))
+    return pc.if_else(is_within, values, pa.scalar(None, pa.int64()))
 
 
 def _expanded(body: bytes, sys_flag: int) -> bytes:

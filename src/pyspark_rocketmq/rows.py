@@ -105,7 +105,7 @@ class RowForm(msgspec.Struct, frozen=True, kw_only=True):
     def _row(self, row: dict[str, Any], key: str, now_ms: Millis) -> Row:
         body = row["body"]
         if body is None:
-            raise OptionError("column body is null: filter such rows out, or use an empty body")
+            raise OptionError("column body is null: filter such rows out, or replace null with coalesce(body, ...)")
         if len(body) > self.body_bytes_max:
             raise OptionError(
                 f"column body has {len(body)} bytes, and option maxBodyBytes is {self.body_bytes_max}: shorten it, or "

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from pyspark_rocketmq.cluster import access_remedy
+from pyspark_rocketmq.cluster import Cluster, TopicGone, access_remedy
 from pyspark_rocketmq.errors import BrokerError, OptionError
 from pyspark_rocketmq.options import SinkOptions
 from pyspark_rocketmq.retries import BUSY, RETRY_DELAYS_S
@@ -53,8 +53,13 @@ async def _send(options: SinkOptions, form: RowForm, batches: Iterable[pa.Record
     )
     async with Producer(connection.namesrv, settings, tls=connection.tls) as producer:
         sender = Sender(producer, min(BATCH_BYTES, options.body_bytes_max))
+        known: set[str] = set()
         for batch in batches:
-            await sender.send(list(form.rows(batch, keys, clock.now_ms())))
+            rows = list(form.rows(batch, keys, clock.now_ms()))
+            topics = {row.topic for row in rows} - known
+            await check_topics(options, topics)
+            known |= topics
+            await sender.send(rows)
     return keys.count
 
 
@@ -144,6 +149,36 @@ def chunks(messages: list[OutgoingMessage], bytes_max: int = BATCH_BYTES) -> Ite
         yield chunk
 
 
+def too_far(error: TooFarAhead, topic: str) -> OptionError:
+    """Return the error for a row that is due too late. The sink has no column for blocks, which reach a year."""
+    remedy = f"choose an earlier time, or {error.longer_timer}"
+    return OptionError(f"column deliverTime or delayMs, topic {topic}: {error.problem}: {remedy}")
+
+
+async def check_topics(options: SinkOptions, topics: Iterable[str]) -> None:
+    """Check that topics exist, unless option createTopic is true. Raises OptionError, BrokerError.
+
+    The check is repeated, because a name server forgets the topics of a broker that restarts.
+    """
+    if options.creates_topic:
+        return
+    for topic in sorted(topics):
+        for delay_s in (*RETRY_DELAYS_S, None):
+            try:
+                await asyncio.to_thread(_ask_for, options, topic)
+                break
+            except TopicGone as error:
+                if delay_s is None:
+                    raise OptionError(f"{error}, or set option createTopic to true") from None
+                await asyncio.sleep(delay_s)
+
+
+def _ask_for(options: SinkOptions, topic: str) -> None:
+    """Raise TopicGone if a topic does not exist."""
+    with Cluster(options.connection) as cluster:
+        cluster.writable(topic)
+
+
 class _NotSafe(Exception):
     """A broker has stored a message, which can be lost with its disk or its machine. The text names the broker."""
 
@@ -171,7 +206,7 @@ async def _answered(topic: str, call: Callable[[], Awaitable[T]]) -> T:
         try:
             return await call()
         except TooFarAhead as error:
-            raise OptionError(f"column deliverTime or delayMs, topic {topic}: {error}") from None
+            raise too_far(error, topic) from None
         except Refused as error:
             if delay_s is None or error.code not in BUSY:
                 raise BrokerError(f"a message for topic {topic} is rejected: {error}{_remedy(error.answer)}") from None

@@ -19,6 +19,7 @@ from pyspark_rocketmq.errors import BrokerError, OptionError, SilentBroker
 from pyspark_rocketmq.layouts import SinkLayout, Topics, find_layout
 from pyspark_rocketmq.options import SinkOptions
 from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
+from pyspark_rocketmq.sending import too_far
 from wheelmq.client import delays, outgoing
 from wheelmq.client.delays import TooFarAhead
 from wheelmq.client.outgoing import OutgoingMessage
@@ -221,7 +222,7 @@ def _explained(error: BrokerError, sent: _Sent) -> Exception:
         return error
     found = delays.refused(answer, sent.delay_ms, is_in_block=False)
     if isinstance(found, TooFarAhead):
-        return OptionError(f"column deliverTime or delayMs, topic {sent.topic}: {found}")
+        return too_far(found, sent.topic)
     remedy = ""
     if answer.code == ResponseCode.MESSAGE_ILLEGAL and "maxMessageSize" in (answer.remark or ""):
         remedy = ". The broker's maxMessageSize limits a body: set option maxBodyBytes to it"

@@ -56,16 +56,24 @@ class TooFarAhead(Refused):
     def seconds(self) -> int:
         return -(-self.asked_ms // 1000)
 
+    @property
+    def problem(self) -> str:
+        return f"the delay is {_span(self.asked_ms)}, and this broker accepts at most {_span(self.limit_ms)}"
+
+    @property
+    def longer_timer(self) -> str:
+        """The remedy of the operator for a timer."""
+        return f"start the broker with `wheelmq up --set timer_max_delay_seconds={self.seconds}` or more"
+
     def __str__(self) -> str:
-        asked, limit = _span(self.asked_ms), _span(self.limit_ms)
         if self.is_in_block:
             remedy = f"start the broker with `wheelmq up --set block_max_delay_seconds={self.seconds}` or more"
         else:
             remedy = (
-                f"send it with delay_in_seconds={self.seconds}, which reaches a year on WheelMQ's brokers, or start "
-                f"the broker with `wheelmq up --set timer_max_delay_seconds={self.seconds}` or more"
+                f"send it with delay_in_seconds={self.seconds}, which reaches a year on WheelMQ's brokers, or "
+                f"{self.longer_timer}"
             )
-        return f"the delay is {asked}, and this broker accepts at most {limit}: {remedy} ({super().__str__()})"
+        return f"{self.problem}: {remedy} ({super().__str__()})"
 
 
 def delay_property(

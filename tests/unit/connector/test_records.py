@@ -106,6 +106,26 @@ def test_rows_outside_the_range_or_with_another_tag_are_left_out() -> None:
     assert [row["body"] for row in rows(raw, columns=("body",), end=2)] == [b"0", b"1"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "due_ms"),
+    [
+        ("TIMER_DELAY_SEC", (1 << 63) - 1, None),
+        ("TIMER_DELAY_SEC", (1 << 63) // 1000, None),
+        ("TIMER_DELAY_MS", (1 << 63) - 1, None),
+        ("TIMER_DELAY_MS", -(1 << 63), None),
+        ("TIMER_DELIVER_MS", (1 << 63) - 1, None),
+        ("TIMER_DELIVER_MS", -62_135_596_800_001, None),
+        ("TIMER_DELIVER_MS", 253_402_300_800_000, None),
+        ("TIMER_DELIVER_MS", 253_402_300_799_999, 253_402_300_799_999),
+        ("TIMER_DELAY_SEC", 5, 1000 + 5000),
+    ],
+)
+def test_a_due_time_beyond_the_range_of_timestamps_is_null(name: str, value: int, due_ms: int | None) -> None:
+    found = Records(record(b"x", f"{name}\x01{value}\x02", 0))
+    assert found.due_times_ms(found.properties()).to_pylist() == [due_ms]
+    assert (rows(record(b"x", f"{name}\x01{value}\x02", 0))[0]["deliverTime"] is None) is (due_ms is None)
+
+
 @pytest.mark.parametrize("cut", [1, 40, 90])
 def test_bytes_that_are_no_records_are_an_error(cut: int) -> None:
     raw = record(b"abc", "a\x01b\x02", 0)

@@ -119,7 +119,7 @@ class TestRows:
     @pytest.mark.parametrize(
         ("columns", "values", "text"),
         [
-            ((), (None,), "column body is null"),
+            ((), (None,), r"column body is null: filter such rows out, or replace null with coalesce"),
             (("topic",), (b"", "a b"), "column topic is 'a b'"),
             (("deliverTime",), (b"", at(-60_000)), r"60 s in the past: .* set option pastDeliverTime to deliver"),
             (("delayMs",), (b"", -5), "column delayMs is -5"),

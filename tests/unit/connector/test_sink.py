@@ -17,7 +17,7 @@ from pyspark_rocketmq.sending import Sender, chunks, send_partition
 from tests.live import Servers
 from tests.unit.connector.test_rows import TYPES
 from tests.unit.connector.test_source import bodies, read
-from wheelmq.client import OutgoingMessage, Refused, SyncPullConsumer
+from wheelmq.client import OutgoingMessage, Refused, SyncAdmin, SyncPullConsumer
 from wheelmq.client.outgoing import batched_bytes
 from wheelmq.client.results import SendResult, SendStatus
 from wheelmq.formats.units import QueueOffset
@@ -89,10 +89,31 @@ class TestSink:
 
     def test_a_due_time_beyond_the_limit_is_an_error(self, servers: Servers) -> None:
         servers.create_topic(servers.topic)
-        with pytest.raises(OptionError, match="column deliverTime or delayMs, topic"):
+        with pytest.raises(
+            OptionError, match=r"column deliverTime or delayMs, topic .*: choose an earlier time"
+        ) as late:
             send(servers, servers.topic, body=[b"x"], delayMs=[90 * 86_400_000])
+        assert "delay_in_seconds" not in str(late.value)  # the sink has no such column
 
-    def test_a_topic_that_clients_may_not_send_to_is_an_error(self, servers: Servers) -> None:
+    def test_a_topic_that_does_not_exist_is_an_error(self, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sending, "RETRY_DELAYS_S", (0.0,))
+        absent = f"{servers.topic}-misspelt"
+        with pytest.raises(OptionError, match=f"does not know topic {absent}: .* or set option createTopic to true"):
+            send(servers, absent, body=[b"x"])
+        with SyncAdmin(servers.namesrv) as admin:
+            assert absent not in admin.topics()
+
+    def test_an_option_creates_the_topic(self, servers: Servers) -> None:
+        new = f"{servers.topic}-new"
+        options = sink_options({"namesrvAddr": servers.namesrv, "topic": new, "createTopic": "true"})
+        form = RowForm(columns=("body",), topic=new, body_bytes_max=4 << 20, delivers_past=False)
+        batch = pa.RecordBatch.from_arrays([pa.array([b"x"])], names=["body"])
+        assert send_partition(options, form, [batch], UniqueKeys("job", 0)) == 1
+
+    def test_a_topic_that_clients_may_not_send_to_is_an_error(
+        self, servers: Servers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sending, "RETRY_DELAYS_S", (0.0,))
         with pytest.raises((BrokerError, OptionError), match="topic SCHEDULE_TOPIC_XXXX"):
             send(servers, "SCHEDULE_TOPIC_XXXX", body=[b"x"])
 

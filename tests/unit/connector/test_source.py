@@ -100,6 +100,23 @@ class TestBatch:
         assert bodies(read(servers, topic=servers.topic, startingTimestamp=str(first_ms + 60_000))) == []
         assert bodies(read(servers, topic=servers.topic, endingTimestamp="-1 day")) == []
 
+    def test_a_start_after_the_end_is_an_error(self, servers: Servers) -> None:
+        servers.create_topic(servers.topic, queues=1)
+        servers.send(servers.topic, [b"0", b"1", b"2"], queue_id=0)
+        text = rf"{servers.topic}/broker-a/0 starts at offset 2, after its end at 1: choose an earlier startingOffsets"
+        with pytest.raises(OptionError, match=text):
+            starts, ends = from_offset(servers, 2), from_offset(servers, 1)
+            read(servers, topic=servers.topic, startingOffsets=starts, endingOffsets=ends)
+        with pytest.raises(OptionError, match="starts at offset 3, after its end at 0"):
+            read(servers, topic=servers.topic, startingOffsets="latest", endingTimestamp="-1 day")
+        with SyncAdmin(servers.namesrv) as admin:
+            admin.create_group("h")
+        with Cluster(batch_options({"namesrvAddr": servers.namesrv, "topic": servers.topic}).connection) as cluster:
+            cluster.locate(servers.topic, "broker-a")
+            cluster.commit("h", Queue(servers.topic, "broker-a", 0), 2)
+        options = {"startingOffsets": "group", "group": "h", "endingOffsets": from_offset(servers, 1)}
+        assert read(servers, topic=servers.topic, **options) == []  # the group has consumed them
+
     def test_a_group_names_the_start(self, servers: Servers) -> None:
         servers.create_topic(servers.topic, queues=1)
         servers.send(servers.topic, [b"0", b"1"], queue_id=0)
