@@ -139,7 +139,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes_max: int = BODY_BYTES_MAX
     delivers_past: bool = False
     """Whether rows with a past due time are delivered at once. Otherwise they are errors."""
-    creates_topic: bool = False
+    creates_topic: bool = True
     """Whether the first row creates its topic. Otherwise a topic that does not exist is an error."""
     is_exactly_once: bool = False
     """Whether rows become visible by a commit, each once. Only brokers of WheelMQ have this."""
@@ -244,12 +244,10 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         job_id=read.text("jobId"),
         body_bytes_max=read.count("maxBodyBytes", BODY_BYTES_MAX) or BODY_BYTES_MAX,
         delivers_past=past == "deliver",
-        creates_topic=read.flag("createTopic", False),
+        creates_topic=read.flag("createTopic", True),
         is_exactly_once=_is_exactly_once(read),
     )
     if found.is_exactly_once:
-        if found.creates_topic:
-            raise OptionError("createTopic has no use with exactly-once: create the topic, and remove the option")
         if found.body_bytes_max > UPLOADED_BODY_BYTES_MAX:
             raise OptionError(
                 f"maxBodyBytes is {found.body_bytes_max}, and guarantee is exactly-once: lower it to at most "

@@ -156,7 +156,7 @@ def too_far(error: TooFarAhead, topic: str) -> OptionError:
 
 
 async def check_topics(options: SinkOptions, topics: Iterable[str]) -> None:
-    """Check that topics exist, unless option createTopic is true. Raises OptionError, BrokerError.
+    """Check that topics exist if option createTopic is false. Raises OptionError, BrokerError.
 
     The check is repeated, because a name server forgets the topics of a broker that restarts.
     """
@@ -169,7 +169,7 @@ async def check_topics(options: SinkOptions, topics: Iterable[str]) -> None:
                 break
             except TopicGone as error:
                 if delay_s is None:
-                    raise OptionError(f"{error}, or set option createTopic to true") from None
+                    raise OptionError(f"{error}, or remove option createTopic") from None
                 await asyncio.sleep(delay_s)
 
 

@@ -242,7 +242,6 @@ class TestSink:
     def test_an_error_names_the_column_or_the_option(
         self, spark: SparkSession, servers: Live, query: str, options: dict[str, str], text: str
     ) -> None:
-        servers.create_topic("Bad", queues=1)
         writer = spark.sql(query).write.format("rocketmq").options(namesrvAddr=servers.namesrv, topic="Bad", **options)
         with pytest.raises(PySparkException, match=text):
             writer.mode("append").save()

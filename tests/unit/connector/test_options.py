@@ -96,7 +96,6 @@ class TestSink:
             ({"pastDeliverTime": "drop"}, "pastDeliverTime is 'drop': write fail, or deliver"),
             ({"guarantee": "exactlyOnce"}, "guarantee is 'exactlyOnce': write at-least-once or exactly-once"),
             ({"guarantee": "exactly-once", "maxBodyBytes": "5177345"}, "lower it to at most 5177344"),
-            ({"guarantee": "exactly-once", "createTopic": "true"}, "createTopic has no use with exactly-once"),
             ({"guarantee": "exactly-once", "jobId": "j" * 256}, "jobId has 256 characters: shorten it to at most 255"),
             ({"producerGroup": "a b"}, "producerGroup is 'a b'"),
         ],

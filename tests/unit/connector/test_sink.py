@@ -26,9 +26,9 @@ from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 
 
-def send(servers: Servers, topic: str, job: str = "job", **columns: list[Any]) -> int:
+def send(servers: Servers, topic: str, job: str = "job", creates: str = "true", **columns: list[Any]) -> int:
     """Send one partition of rows. Returns their number."""
-    options = sink_options({"namesrvAddr": servers.namesrv, "topic": topic})
+    options = sink_options({"namesrvAddr": servers.namesrv, "topic": topic, "createTopic": creates})
     form = RowForm(columns=tuple(columns), topic=topic, body_bytes_max=4 << 20, delivers_past=False)
     arrays = [pa.array(values, TYPES.get(name, pa.string())) for name, values in columns.items()]
     batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
@@ -98,22 +98,15 @@ class TestSink:
     def test_a_topic_that_does_not_exist_is_an_error(self, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sending, "RETRY_DELAYS_S", (0.0,))
         absent = f"{servers.topic}-misspelt"
-        with pytest.raises(OptionError, match=f"does not know topic {absent}: .* or set option createTopic to true"):
-            send(servers, absent, body=[b"x"])
+        with pytest.raises(OptionError, match=f"does not know topic {absent}: .* or remove option createTopic"):
+            send(servers, absent, creates="false", body=[b"x"])
         with SyncAdmin(servers.namesrv) as admin:
             assert absent not in admin.topics()
 
-    def test_an_option_creates_the_topic(self, servers: Servers) -> None:
-        new = f"{servers.topic}-new"
-        options = sink_options({"namesrvAddr": servers.namesrv, "topic": new, "createTopic": "true"})
-        form = RowForm(columns=("body",), topic=new, body_bytes_max=4 << 20, delivers_past=False)
-        batch = pa.RecordBatch.from_arrays([pa.array([b"x"])], names=["body"])
-        assert send_partition(options, form, [batch], UniqueKeys("job", 0)) == 1
+    def test_the_first_row_creates_its_topic_by_default(self, servers: Servers) -> None:
+        assert send(servers, f"{servers.topic}-new", body=[b"x"]) == 1
 
-    def test_a_topic_that_clients_may_not_send_to_is_an_error(
-        self, servers: Servers, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(sending, "RETRY_DELAYS_S", (0.0,))
+    def test_a_topic_that_clients_may_not_send_to_is_an_error(self, servers: Servers) -> None:
         with pytest.raises((BrokerError, OptionError), match="topic SCHEDULE_TOPIC_XXXX"):
             send(servers, "SCHEDULE_TOPIC_XXXX", body=[b"x"])
 
