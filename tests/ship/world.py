@@ -11,7 +11,7 @@ from random import Random
 from tests.ship.truth import Copy, Stored, copy_of, expected, pending_in, queue_ends, records_of
 from wheelmq.backup.catalog import read_catalog
 from wheelmq.backup.check import TargetCheck
-from wheelmq.backup.plan import make_plan, windows
+from wheelmq.backup.plan import Plan, make_plan, windows
 from wheelmq.backup.restore import Restore
 from wheelmq.backup.settings import ShipSettings
 from wheelmq.backup.shipper import Shipper
@@ -245,12 +245,13 @@ class World:
         points = [point for one in read_catalog(self.target) for point in one.points]
         window = self.random.choice(windows(points))
         at_ms = None if at_end else self.random.randrange(window.first_ms, window.last_ms + 2000)
-        if at_ms is not None and at_ms > window.last_ms and window is not windows(points)[-1]:
+        if at_ms is not None and at_ms > window.last_ms and window != windows(points)[-1]:
             at_ms = window.last_ms
         if not at_end and self.random.random() < 0.2:
             at_ms = self.random.choice([point.made_ms for point in points if window.first_ms <= point.made_ms])
             if not any(one.first_ms <= at_ms <= one.last_ms for one in windows(points)):
                 return
+        copies = self.copies
         if at_ms is not None:
             first = max((i for i, copy in enumerate(self.copies) if copy.made_ms <= at_ms), default=0)
             if self.copies[first].made_ms > at_ms:
@@ -258,18 +259,19 @@ class World:
             captures = self._captures[first : first + 2]
             if set(self.blind) & set(range(captures[0], captures[-1])) or (len(captures) == 1 and self.blind):
                 return
-        self.compare(make_plan(points, at_ms), at_ms)
+            gaps = [point.first for point in points if point.is_restart and point.first > captures[0]]
+            until = min(gaps, default=self._noted + 1)
+            copies = [copy for copy, capture in zip(copies, self._captures, strict=True) if capture < until]
+        self.compare(make_plan(points, at_ms), at_ms, copies)
 
-    def compare(self, plan: object, at_ms: int | None) -> None:
-        from wheelmq.backup.plan import Plan
-
-        assert isinstance(plan, Plan)
+    def compare(self, plan: Plan, at_ms: int | None, copies: list[Copy]) -> None:
+        """Restore by a plan. `copies` end before the gap that follows the wanted time."""
         root = self.folder / "restored"
         checked = TargetCheck(self.target, plan).run()
         made = Restore(self.target, plan, SimulatedDisk(), lambda done, total: None).run(root)
         assert made.counts == checked.counts and made.log_end == checked.log_end
         assert self._captured is not None
-        truth = self._captured.records if at_ms is None else expected(self.copies, at_ms)
+        truth = self._captured.records if at_ms is None else expected(copies, at_ms)
         pending = pending_in(truth)
         assert made.counts.timers + made.counts.in_levels + made.counts.in_blocks == len(pending)
         clock = ManualClock(self.clock.now_ms())
@@ -277,7 +279,7 @@ class World:
             log = harness.broker.parts.engine.store.log
             copy = self._captured
             if at_ms is not None:
-                copy = [one for one in self.copies if one.made_ms <= at_ms][-1]
+                copy = [one for one in copies if one.made_ms <= at_ms][-1]
             assert log.start <= copy.log_start
             mine = {one for one in records_of("log", log) if one.position < made.log_end}
             wanted = [one for one in truth if one.log == "log"]

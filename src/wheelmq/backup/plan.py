@@ -62,35 +62,35 @@ class Window(NamedTuple):
     last_ms: int
 
 
+class _Part(NamedTuple):
+    """Points that continue without a gap, with at least one complete point."""
+
+    points: list[Point]
+    window: Window
+    has_gap: bool
+    """Whether a gap follows."""
+
+
 def windows(points: Sequence[Point]) -> list[Window]:
-    """Return the times that can be restored: one window, or more if shipping was interrupted for too long."""
-    parts = [part for part in _parts(points) if any(point.is_complete for point in part)]
-    found = [Window(next(p.made_ms for p in part if p.is_complete), part[-1].made_ms) for part in parts]
-    # more records may have been stored in the last millisecond before a gap
-    before = [window._replace(last_ms=max(window.first_ms, window.last_ms - 1)) for window in found[:-1]]
-    return before + found[-1:]
+    """Return the times that can be restored: one window, or more if shipping was interrupted for too long.
+
+    More records may have been stored in the last millisecond before a gap, so a window ends before it. A window of
+    one millisecond stays: it has the records of its last point.
+    """
+    return [part.window for part in _parts(points)]
 
 
 def make_plan(points: Sequence[Point], at_ms: int | None) -> Plan:
     """Return the content of a restore. Raises NotRestorable."""
-    parts = [part for part in _parts(points) if any(point.is_complete for point in part)]
+    parts = _parts(points)
     if not parts:
         raise NotRestorable("the target has no complete point yet: let `wheelmq ship` run until it has caught up")
     if at_ms is None:
-        return Plan(History.of(parts[-1]), None)
-    known = windows(points)
-    number = max((i for i, window in enumerate(known) if window.first_ms <= at_ms), default=-1)
-    if number < 0:
-        raise NotRestorable(f"the target begins at {_text(known[0].first_ms)}: give this time or a later one")
-    if number + 1 < len(known) and at_ms > known[number].last_ms:
-        raise NotRestorable(
-            f"the target has nothing between {_text(known[number].last_ms)} and {_text(known[number + 1].first_ms)}, "
-            "because the broker deleted records before they were shipped: give one of these times"
-        )
-    part = parts[number]
-    count = max(i for i, point in enumerate(part) if point.made_ms <= at_ms) + 1
-    history = History.of(part[:count])
-    for group in _groups(part[count:]):
+        return Plan(History.of(parts[-1].points), None)
+    mine = _part_at(parts, at_ms).points
+    count = max(i for i, point in enumerate(mine) if point.made_ms <= at_ms) + 1
+    history = History.of(mine[:count])
+    for group in _groups(mine[count:]):
         if not any(_contributes(point, history, at_ms) for point in group):
             break
         for point in group:
@@ -98,6 +98,23 @@ def make_plan(points: Sequence[Point], at_ms: int | None) -> Plan:
         if any(chunk.records and chunk.last_ms > at_ms for point in group for chunk in point.chunks):
             break
     return Plan(history, at_ms)
+
+
+def _part_at(parts: Sequence[_Part], at_ms: int) -> _Part:
+    """Return the part whose window has a time. Raises NotRestorable."""
+    number = max((i for i, part in enumerate(parts) if part.window.first_ms <= at_ms), default=-1)
+    if number < 0:
+        raise NotRestorable(f"the target begins at {_text(parts[0].window.first_ms)}: give this time or a later one")
+    part, why = parts[number], "because the broker deleted records before they were shipped"
+    if not part.has_gap or at_ms <= part.window.last_ms:
+        return part
+    end = _text(part.window.last_ms)
+    if number + 1 == len(parts):
+        raise NotRestorable(
+            f"the target has nothing complete after {end}, {why}: give this time, or let `wheelmq ship` catch up"
+        )
+    following = _text(parts[number + 1].window.first_ms)
+    raise NotRestorable(f"the target has nothing between {end} and {following}, {why}: give one of these times")
 
 
 def _groups(points: Iterable[Point]) -> Iterator[list[Point]]:
@@ -112,13 +129,24 @@ def _groups(points: Iterable[Point]) -> Iterator[list[Point]]:
         yield group
 
 
-def _parts(points: Sequence[Point]) -> list[list[Point]]:
-    """Return the points in parts that each continue without a gap."""
-    parts: list[list[Point]] = []
+def _parts(points: Sequence[Point]) -> list[_Part]:
+    """Return the parts of the points that each continue without a gap.
+
+    Before a gap, a part ends with its last complete point: the captures after it did not reach the end of the store.
+    """
+    runs: list[list[Point]] = []
     for point in points:
-        if point.is_restart or not parts:
-            parts.append([])
-        parts[-1].append(point)
+        if point.is_restart or not runs:
+            runs.append([])
+        runs[-1].append(point)
+    parts = []
+    for number, run in enumerate(runs, 1):
+        complete = [i for i, point in enumerate(run) if point.is_complete]
+        if complete:
+            has_gap = number < len(runs)
+            first_ms, last_ms = run[complete[0]].made_ms, run[complete[-1]].made_ms
+            window = Window(first_ms, max(first_ms, last_ms - 1) if has_gap else last_ms)
+            parts.append(_Part(run[: complete[-1] + 1] if has_gap else run, window, has_gap))
     return parts
 
 
