@@ -6,6 +6,7 @@ import errno
 from typing import Any, Final
 
 from wheelmq.backup.target import check_taken
+from wheelmq.store.ship_status import public_name, public_text
 from wheelmq.system.failpoint import reach
 
 S3_OPTIONS: Final[dict[str, Any]] = {
@@ -19,11 +20,13 @@ class TargetUnusable(OSError):
 
 
 class ObjectStoreTarget:
-    """Objects below a path of an fsspec file system."""
+    """Objects below a path of an fsspec file system. Its errors have no password."""
 
-    def __init__(self, files: Any, root: str) -> None:
+    def __init__(self, files: Any, root: str, url: str = "") -> None:
+        """`url` is that of the user. It may have a password."""
         self._files = files
         self._root = root.rstrip("/")
+        self._url = url or root
 
     @classmethod
     def open(cls, url: str, options: dict[str, Any]) -> ObjectStoreTarget:
@@ -32,15 +35,19 @@ class ObjectStoreTarget:
             import fsspec
         except ImportError:
             raise TargetUnusable(
-                errno.ENOPKG, "object stores need fsspec: `pip install 'wheelmq[ship]'`", url
+                errno.ENOPKG, "object stores need fsspec: `pip install 'wheelmq[ship]'`", public_name(url)
             ) from None
         protocol = url.partition("://")[0]
         more = {**S3_OPTIONS, **options} if protocol in ("s3", "s3a") else options
         try:
             files, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, use_listings_cache=False, **more)
         except (ImportError, ValueError) as error:
-            raise TargetUnusable(errno.EINVAL, f"{error}. Install the package for {protocol}://", url) from None
-        return cls(files, root)
+            text = public_text(f"{error}. Install the package for {protocol}://", url)
+            raise TargetUnusable(errno.EINVAL, text, public_name(url)) from None
+        except Exception as error:  # some file systems connect at once
+            text = public_text(f"{type(error).__name__}: {error}", url)
+            raise TargetUnusable(errno.EIO, text, public_name(url)) from None
+        return cls(files, root, url)
 
     def names(self, folder: str) -> list[str]:
         path = f"{self._root}/{folder}" if folder else self._root
@@ -50,7 +57,7 @@ class ObjectStoreTarget:
         except FileNotFoundError:
             return []
         except Exception as error:
-            raise _as_os_error(error, path) from error
+            raise self._os_error(error, path) from None
         skipped = len(self._files._strip_protocol(self._root)) + 1
         return sorted(self._files._strip_protocol(name)[skipped:] for name in found)
 
@@ -59,9 +66,9 @@ class ObjectStoreTarget:
         try:
             found: bytes = self._files.cat_file(path)
         except FileNotFoundError:
-            raise FileNotFoundError(errno.ENOENT, "the object does not exist", path) from None
+            raise FileNotFoundError(errno.ENOENT, "the object does not exist", public_text(path, self._url)) from None
         except Exception as error:
-            raise _as_os_error(error, path) from error
+            raise self._os_error(error, path) from None
         return found
 
     def write(self, name: str, content: bytes) -> None:
@@ -69,11 +76,13 @@ class ObjectStoreTarget:
         try:
             self._create(path, content)
         except FileExistsError:
-            check_taken(self.read(name), content, path)
+            check_taken(self.read(name), content, public_text(path, self._url))
         except Exception as error:
             if not (isinstance(error, OSError) and error.errno == errno.EINVAL):
-                raise _as_os_error(error, path) from error
-            check_taken(self.read(name), content, path)  # some servers do not say which condition failed
+                raise self._os_error(error, path) from None
+            check_taken(
+                self.read(name), content, public_text(path, self._url)
+            )  # some servers do not say which condition failed
         reach("target.written")
 
     def _create(self, path: str, content: bytes) -> None:
@@ -92,15 +101,16 @@ class ObjectStoreTarget:
         except FileNotFoundError:
             return
         except Exception as error:
-            raise _as_os_error(error, path) from error
+            raise self._os_error(error, path) from None
 
     def settle(self) -> None:
         """Do nothing: an object that can be read is durable."""
 
-
-def _as_os_error(error: Exception, path: str) -> OSError:
-    """Return an error of a library for object stores as an OSError that names the object."""
-    if isinstance(error, OSError) and error.filename:
-        return error
-    code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
-    return OSError(code, f"{type(error).__name__}: {error}", path)
+    def _os_error(self, error: Exception, path: str) -> OSError:
+        """Return an error of a library for object stores as an OSError that names the object."""
+        if isinstance(error, OSError) and error.filename:
+            text, path = str(error.strerror), str(error.filename)
+        else:
+            text = f"{type(error).__name__}: {error}"
+        code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+        return OSError(code, public_text(text, self._url), public_text(path, self._url))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 
 import click
 
-from wheelmq.cli.part import CannotStart, home_option, say
-from wheelmq.cli.targets import error_text, find_store, open_target, storage_option, store_option
+from wheelmq.cli.part import CannotStart, home_option
+from wheelmq.cli.targets import end_failed, find_store, open_target, storage_option, store_option, tell
 
 
 @click.command(name="backup", short_help="Copy a store once, and verify the copy.")
@@ -31,20 +30,18 @@ def command(dest: str, home: Path, store: Path | None, pairs: tuple[str, ...], a
     from wheelmq.cli.ship_run import ShipRun
     from wheelmq.system.clock import SystemClock
 
-    tell = partial(say, as_json)
+    report = partial(tell, as_json)
     try:
         target = open_target(dest, pairs)
-        run = ShipRun(find_store(home, store), dest, target, ShipSettings(), 0.5, SystemClock(), tell, once=True)
+        run = ShipRun(find_store(home, store), dest, target, ShipSettings(), 0.5, SystemClock(), report, once=True)
         run.open()
         run.run()
         plan = make_plan([point for one in read_catalog(target) for point in one.points], None)
         found = TargetCheck(target, plan).run()
     except (CannotStart, OSError) as error:
-        why = error_text(error)
-        say(as_json, "failed", f"Error: {why}", why=why)
-        sys.exit(1)
+        end_failed(as_json, error, dest, 1)
     counts = found.counts
-    tell(
+    report(
         "verified",
         f"verified: {counts.records:,} records up to position {found.log_end:,}, {counts.block_records:,} in "
         f"{counts.blocks:,} blocks; pending are {counts.timers:,} in the timer, {counts.in_levels:,} in levels, "

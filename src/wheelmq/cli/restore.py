@@ -58,13 +58,16 @@ def command(
     """
     from wheelmq.backup.catalog import NoTarget, read_catalog, read_identity
     from wheelmq.backup.plan import NotRestorable, make_plan, windows
+    from wheelmq.store.ship_status import public_name
     from wheelmq.system.clock import SystemClock
 
     try:
         at_ms = None if at_text is None else parse_past_time(at_text, SystemClock().now_ms())
         opened = open_target(target, pairs)
         if read_identity(opened) is None:
-            raise NoTarget(f"{target} holds no shipped store: `wheelmq ship` and `wheelmq backup` make one")
+            raise NoTarget(
+                f"{public_name(target)} holds no shipped store: `wheelmq ship` and `wheelmq backup` make one"
+            )
         points = [point for one in read_catalog(opened) for point in one.points]
         plan = make_plan(points, at_ms)
         if check:
@@ -73,7 +76,7 @@ def command(
             found = _restore(opened, plan, home / STORE if to is None else to)
         _print(found, plan, windows(points), as_json=as_json)
     except (CannotStart, NotRestorable, ValueError, OSError) as error:
-        raise click.ClickException(error_text(error)) from None
+        raise click.ClickException(error_text(error, target)) from None
 
 
 def _check(target: Target, plan: Plan, points: list[Point]) -> dict[str, Any]:

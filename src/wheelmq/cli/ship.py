@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from wheelmq.cli.part import CannotStart, end_with_stdin, home_option, say, supervised_options
-from wheelmq.cli.targets import error_text, find_store, open_target, storage_option, store_option, target_argument
+from wheelmq.cli.part import CannotStart, end_with_stdin, home_option, supervised_options
+from wheelmq.cli.targets import end_failed, find_store, open_target, storage_option, store_option, target_argument, tell
 from wheelmq.cli.times import Duration
 from wheelmq.net.managed_process import CANNOT_START
 
@@ -63,7 +63,6 @@ def command(
     logging.getLogger("botocore").setLevel(logging.WARNING)
     if ends_with_stdin:
         end_with_stdin()
-    tell = partial(say, as_json)
     try:
         if not 50 <= interval <= 60_000:
             raise CannotStart("--interval is between 50ms and 60s")
@@ -72,12 +71,12 @@ def command(
             settings = dataclasses.replace(settings, merged_count=merged_count, expiry_interval_ms=1000)
         found = find_store(home, store)
         opened = open_target(target, pairs)
-        run = ShipRun(found, target, opened, settings, interval / 1000, SystemClock(), tell, once=once)
+        run = ShipRun(
+            found, target, opened, settings, interval / 1000, SystemClock(), partial(tell, as_json), once=once
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: run.stop())
         run.open()
         run.run()
     except (CannotStart, OSError) as error:
-        why = error_text(error)
-        say(as_json, "failed", f"Error: {why}", why=why)
-        sys.exit(CANNOT_START)
+        end_failed(as_json, error, target, CANNOT_START)

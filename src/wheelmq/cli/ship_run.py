@@ -74,6 +74,7 @@ class ShipRun:
         once: bool = False,
     ) -> None:
         """With `once`, the run ends when everything is shipped."""
+        self._url = name
         self._name = public_name(name)
         self._interval_s = interval_s
         self._clock = clock
@@ -148,7 +149,7 @@ class ShipRun:
         except TargetTaken:
             raise
         except OSError as error:
-            self._failed(error_text(error))
+            self._failed(error_text(error, self._url))
             return _Result.FAILED
         self.totals.add(step)
         self._problem = "; ".join(step.problems) or self.shipper.housekeeping.problem or ""
@@ -213,7 +214,7 @@ class ShipRun:
         try:
             self._status_file.write(status)
         except OSError as error:
-            self._report("failed", f"the status cannot be written: {error_text(error)}", problem=str(error))
+            self._report("failed", f"the status cannot be written: {error_text(error, self._url)}", problem=str(error))
 
     def _rest(self, until_s: float) -> None:
         """Wait until a monotonic time or a signal, and run the callbacks of the worker meanwhile."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from wheelmq.cli import stores
-from wheelmq.cli.part import CannotStart
+from wheelmq.cli.part import CannotStart, say
 
 if TYPE_CHECKING:
     from wheelmq.backup.target import Target
@@ -28,6 +29,8 @@ store_option = click.option(
     help="Folder of the store, instead of HOME/store.",
 )
 _LOCAL: Final = ("file://", "local://")
+_ERRORS: Final = frozenset({"failed", "problem"})
+"""Events that are errors."""
 
 
 def open_target(name: str, pairs: tuple[str, ...]) -> Target:
@@ -49,7 +52,7 @@ def open_target(name: str, pairs: tuple[str, ...]) -> Target:
     try:
         return ObjectStoreTarget.open(name, options)
     except TargetUnusable as error:
-        raise CannotStart(f"{name}: {error.strerror}") from None
+        raise CannotStart(f"{error.filename}: {error.strerror}") from None
 
 
 def find_store(home: Path, store: Path | None) -> Path:
@@ -61,8 +64,28 @@ def find_store(home: Path, store: Path | None) -> Path:
     raise CannotStart(f"{folder} is no store, and has none: name one with --home or --store")
 
 
-def error_text(error: Exception) -> str:
-    """Return the text of an error, with the file or object that it is about."""
+def error_text(error: Exception, target: str) -> str:
+    """Return the text of an error, with the file or object that it is about, and without the password of `target`."""
+    from wheelmq.store.ship_status import public_text
+
+    text = str(error)
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror + (f": {error.filename}" if error.filename else "")
-    return str(error)
+        text = error.strerror + (f": {error.filename}" if error.filename else "")
+    return public_text(text, target)
+
+
+def tell(as_json: bool, event: str, text: str, **fields: object) -> None:
+    """Print an event of a copy: a JSON line, or a sentence. The sentence of an error goes to the standard error."""
+    if as_json or event not in _ERRORS:
+        say(as_json, event, text, **fields)
+    else:
+        click.echo(text, err=True)
+
+
+def end_failed(as_json: bool, error: Exception, target: str, code: int) -> NoReturn:
+    """Print why a copy failed on the standard error, also as an event with `as_json`, and exit."""
+    why = error_text(error, target)
+    if as_json:
+        say(as_json, "failed", "", why=why)
+    click.echo(f"Error: {why}", err=True)
+    sys.exit(code)

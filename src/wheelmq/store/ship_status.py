@@ -11,6 +11,7 @@ import re
 import zlib
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -21,7 +22,8 @@ from wheelmq.system.mapped_file import MappedFile
 STATUS_BYTES: Final = 4096
 ATTEMPTS: Final = 3
 """Attempts to read a file that may be written at the same time."""
-_SECRET: Final = re.compile(r"(?<=://)[^/@]*@")
+HIDDEN: Final = "***"
+_USER_INFO: Final = re.compile(r"(?<=://)[^/\s]*@")
 
 
 class ShipStatus(msgspec.Struct, kw_only=True):
@@ -52,7 +54,20 @@ class ShipStatus(msgspec.Struct, kw_only=True):
 
 def public_name(target: str) -> str:
     """Return the name of a target without user and password."""
-    return _SECRET.sub("", target)
+    return _USER_INFO.sub("", target)
+
+
+def public_text(text: str, target: str) -> str:
+    """Return a text without the users and passwords of URLs in it, and without the password of `target`.
+
+    Errors of libraries may name the password alone.
+    """
+    text = public_name(text)
+    found = _USER_INFO.search(target)
+    password = "" if found is None else found[0][:-1].partition(":")[2]
+    for secret in sorted({password, unquote(password)} - {""}, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
 
 
 class ShipStatusFile:

@@ -136,7 +136,38 @@ def test_errors_name_the_remedy(
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "mine").write_text("x")
     result = run(*arguments)
-    assert result.exit_code == code and text in result.output
+    assert result.exit_code == code and text in result.stderr and not result.stdout
+
+
+@pytest.mark.parametrize("command", ["ship", "backup", "restore"])
+@pytest.mark.parametrize("scheme", ["nosuch", "http", "memory"])
+def test_an_error_hides_the_password_of_the_target(
+    harness: BrokerHarness, tmp_path: Path, command: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client of HTTP names whole URLs in its errors."""
+
+    def find(self: object, path: str, *arguments: object, **options: object) -> list[str]:
+        raise ValueError(f"cannot list {path} with the password hid/den")
+
+    for files in ("http.HTTPFileSystem", "memory.MemoryFileSystem"):
+        monkeypatch.setattr(f"fsspec.implementations.{files}.find", find)
+        monkeypatch.setattr(f"fsspec.implementations.{files}.cat_file", find)
+    options = ("--check",) if command == "restore" else ("--store", tmp_path / "store")
+    result = run(command, f"{scheme}://bob:hid%2Fden@127.0.0.1/copies", *options)
+    assert result.exit_code and "Error: " in result.stderr and not result.stdout
+    assert "127.0.0.1/copies" in result.stderr
+    assert "hid" not in result.output and "den" not in result.output
+
+
+def test_an_event_has_no_password(harness: BrokerHarness, tmp_path: Path) -> None:
+    fill(harness)
+    result = run("ship", "memory://bob:hidden@host/copies", "--store", tmp_path / "store", "--once", "--json")
+    assert events(result)["stopped"]["records"] == 3 and "hidden" not in result.output
+
+
+def test_an_error_is_also_an_event(harness: BrokerHarness, tmp_path: Path) -> None:
+    result = run("ship", "nosuch://bob:hidden@b/x", "--store", tmp_path / "store", "--json")
+    assert json.loads(result.stdout)["why"] in result.stderr and "hidden" not in result.output
 
 
 def test_a_time_outside_the_window_is_refused_with_the_window(harness: BrokerHarness, tmp_path: Path) -> None:

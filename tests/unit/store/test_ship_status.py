@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wheelmq.formats.disk.paths import StorePaths
-from wheelmq.store.ship_status import ShipStatus, ShipStatusFile, public_name, read_statuses
+from wheelmq.store.ship_status import ShipStatus, ShipStatusFile, public_name, public_text, read_statuses
 from wheelmq.system.disk import Disk
 
 
@@ -55,3 +55,12 @@ def test_a_name_has_no_password(tmp_path: Path) -> None:
     (path,) = paths.ship.iterdir()
     assert b"secret" not in path.read_bytes()
     assert ShipStatusFile(disk, paths, "sftp://user:other@host/path").read() is not None
+
+
+def test_a_text_has_no_password_of_its_target() -> None:
+    url = "sftp://bob:s@ec%2Fret@host/path"
+    assert public_name(url) == "sftp://host/path"
+    text = f"{url}: authentication of bob failed with s@ec/ret or s@ec%2Fret"
+    assert public_text(text, url) == "sftp://host/path: authentication of bob failed with *** or ***"
+    assert public_text("/folder@2: no room", "/folder@2") == "/folder@2: no room"
+    assert public_text("s3://b/x@2: no bucket", "s3://b/x@2") == "s3://b/x@2: no bucket"
