@@ -111,6 +111,8 @@ OF_BATCHES: Final = (
 """Failpoints of batches. tests/unit/broker/test_batches.py ends there."""
 
 OF_COPIES: Final = (
+    "create.named",
+    "create.written",
     "restore.logs",
     "restore.object",
     "restore.renamed",

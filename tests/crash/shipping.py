@@ -59,8 +59,8 @@ AGE_MS_MAX: Final = 1000
 """The bound: what a lost machine takes with it."""
 
 IN_SHIPPER: Final = {
-    "replace.renamed": (1, 12),
-    "replace.written": (1, 12),
+    "create.named": (1, 12),
+    "create.written": (1, 12),
     "ship.chunks": (1, 2),
     "ship.merged": (1, 2),
     "ship.opened": (1, 1),

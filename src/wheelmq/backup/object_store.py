@@ -106,6 +106,9 @@ class ObjectStoreTarget:
     def settle(self) -> None:
         """Do nothing: an object that can be read is durable."""
 
+    def remove_unfinished(self) -> None:
+        """Do nothing: an object has its name only once it is whole."""
+
     def _os_error(self, error: Exception, path: str) -> OSError:
         """Return an error of a library for object stores as an OSError that names the object."""
         if isinstance(error, OSError) and error.filename:

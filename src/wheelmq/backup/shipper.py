@@ -134,6 +134,7 @@ class Shipper:
         self._source.log.refresh()
         self._source.list_blocks()
         self._compare(is_known=self.identity.history == known)
+        self._target.remove_unfinished()
         self._tails = shipped_tails(self._source, self.history)
 
     def _begin_history(self) -> TargetIdentity:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
 from wheelmq.system.disk import Disk
 from wheelmq.system.failpoint import reach
+from wheelmq.system.unfinished_file import UNFINISHED
 
 IDENTITY: Final = "wheelmq-ship.json"
 """The object that marks a target. It names the history of the target."""
+_UNFINISHED: Final = re.compile(rf"({re.escape(IDENTITY)}[^/]*|[a-z]+/[0-9][^/]*){re.escape(UNFINISHED)}")
+"""Unfinished files of objects, with those of older versions."""
 
 
 class TargetTaken(FileExistsError):
@@ -45,6 +49,10 @@ class Target(Protocol):
         """Make the objects durable that a killed process has written. Raises OSError."""
         ...
 
+    def remove_unfinished(self) -> None:
+        """Remove the parts of objects that killed processes have left. Those of running processes stay."""
+        ...
+
 
 class FolderTarget:
     """A folder of a file system. Each object is a file that is synced before it gets its name."""
@@ -55,9 +63,8 @@ class FolderTarget:
 
     def names(self, folder: str) -> list[str]:
         prefix = f"{folder}/" if folder else ""
-        return sorted(
-            name for name in files_below(self._disk, self._root / folder, prefix) if not name.endswith(".tmp")
-        )
+        found = files_below(self._disk, self._root / folder, prefix)
+        return sorted(name for name in found if not name.endswith(UNFINISHED))
 
     def read(self, name: str) -> bytes:
         found = self._disk.read(self._root / name)
@@ -67,11 +74,10 @@ class FolderTarget:
 
     def write(self, name: str, content: bytes) -> None:
         path = self._root / name
-        found = self._disk.read(path)
-        check_taken(found, content, str(path))
-        if found is None:
-            self._disk.replace(path, content)
-        else:
+        try:
+            self._disk.create(path, content)
+        except FileExistsError:
+            check_taken(self.read(name), content, str(path))
             self._disk.sync_folder(path.parent)
         reach("target.written")
 
@@ -85,6 +91,11 @@ class FolderTarget:
                     self._disk.sync_folder(self._root / name)
             self._disk.sync_folder(self._root)
             self._disk.sync_folder(self._root.parent)
+
+    def remove_unfinished(self) -> None:
+        for name in files_below(self._disk, self._root):
+            if _UNFINISHED.fullmatch(name):
+                self._disk.remove_unfinished(self._root / name)
 
 
 def check_taken(found: bytes | None, content: bytes, name: str) -> None:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from wheelmq.system.block_allocation import allocate_blocks
 from wheelmq.system.failpoint import reach
 from wheelmq.system.mapped_file import MappedFile
+from wheelmq.system.unfinished_file import give_name, remove_abandoned, unfinished_file
 
 T = TypeVar("T")
 
@@ -225,6 +226,27 @@ class Disk:
         fresh.rename(path)
         reach("replace.renamed")
         self.sync_folder(path.parent)
+
+    def create(self, path: Path, data: bytes) -> None:
+        """Create the file at `path` with `data` in one step, on disk on return. Raises FileExistsError, OSError.
+
+        Of several processes that create it at the same time, only one succeeds.
+        """
+        self.check_locked(path)
+        self.make_folder(path.parent)
+        with unfinished_file(path) as (fresh, file):
+            file.write(data)
+            file.flush()
+            self.sync_new(file.fileno())
+            reach("create.written")
+            give_name(fresh, path)
+            reach("create.named")
+        self.sync_folder(path.parent)
+
+    def remove_unfinished(self, path: Path) -> bool:
+        """Remove a file that a killed `create` has left. Returns False if its process runs."""
+        self.check_locked(path)
+        return remove_abandoned(path)
 
     def is_shared(self, path: Path) -> bool:
         """Return whether other users of the machine may read the file, or its group may write it."""

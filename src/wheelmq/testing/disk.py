@@ -43,6 +43,7 @@ class Call(StrEnum):
     ALLOCATE = "allocate"
     SYNC = "sync"
     REPLACE = "replace"
+    CREATE = "create"
     SYNC_FOLDER = "sync folder"
     REMOVE = "remove"
 
@@ -237,6 +238,14 @@ class SimulatedDisk(Disk):
             self._note_name(path.with_name(path.name + ".bak"))
         self._note_name(path)
         super().replace(path, data, keep_previous=keep_previous, private=private)
+
+    def create(self, path: Path, data: bytes) -> None:
+        self._called(Call.CREATE)
+        self._needs_room(path, len(data))
+        self.make_folder(path.parent)
+        if not path.exists():
+            self._note_name(path)
+        super().create(path, data)
 
     def make_folder(self, folder: Path, *, durable: bool = True) -> None:
         if not folder.is_dir():

@@ -424,10 +424,3 @@ def test_the_disk_of_the_target_may_lose_power_at_any_time(harness: BrokerHarnes
     ship.shipper().step()
     disk.cut_power(harness.randomness, keep=0.0)
     assert ship.check().counts.records == 1
-
-
-def test_a_folder_target_ignores_unfinished_files(tmp_path: Path) -> None:
-    target = FolderTarget(Disk(), tmp_path / "target")
-    target.write("new/1", b"whole")
-    (tmp_path / "target" / "new" / "2.tmp").write_bytes(b"half")
-    assert target.names("new") == ["new/1"]
