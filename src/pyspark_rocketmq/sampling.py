@@ -10,6 +10,7 @@ import msgspec
 from pyspark_rocketmq.cluster import Cluster
 from pyspark_rocketmq.offsets import Queue
 from pyspark_rocketmq.options import Filter, SourceOptions
+from pyspark_rocketmq.pulls import Pulls
 from pyspark_rocketmq.ranges import OffsetRange
 
 SAMPLE_MESSAGES: Final = 32
@@ -17,8 +18,6 @@ SAMPLE_MESSAGES: Final = 32
 
 def mean_bytes(cluster: Cluster, options: SourceOptions, ranges: Sequence[OffsetRange]) -> Mapping[Queue, float]:
     """Return the mean size of the records at the start of each range, by queue. Raises BrokerError, DataLossError."""
-    from pyspark_rocketmq.reading import Pulls
-
     everything = msgspec.structs.replace(options, filter=Filter())
     found = {}
     for one in ranges:

@@ -1,0 +1,169 @@
+"""The pulls of a range of a queue.
+
+Pulls without a filter are pipelined: a broker returns at most 32 messages per pull by default, so one pull at a time
+would wait for the network most of the time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from pyspark_rocketmq.cluster import RETRY_DELAYS_S, Cluster, rejected
+from pyspark_rocketmq.errors import BrokerError, DataLossError
+from pyspark_rocketmq.offsets import Queue
+from pyspark_rocketmq.options import SourceOptions
+from pyspark_rocketmq.ranges import OffsetRange
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.bodies import Subscription
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError
+
+log = logging.getLogger(__name__)
+
+PIPELINED_PULLS: Final = 16
+PULLED_MESSAGES: Final = 1024
+"""Messages that a pull requests at most. The broker returns fewer: 32 by default."""
+FULL_ANSWERS: Final = 16
+"""Complete answers after which pulls request more messages again."""
+_REMOVING: Final = "MESSAGE_WAS_REMOVING"
+
+
+class PulledRecords(NamedTuple):
+    """The records in an answer, and the queue offset after them."""
+
+    body: bytes
+    end: int
+
+
+def pull_request(group: str, queue: Queue, first: int, count: int, subscription: Subscription) -> Command:
+    """Return the request for at most `count` messages from offset `first` on. It does not wait for new messages."""
+    header = headers.PullHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.number,
+        queue_offset=first,
+        max_msg_nums=count,
+        sys_flag=headers.PULL_SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription=subscription.sub_string,
+        sub_version=subscription.sub_version,
+        expression_type=subscription.expression_type,
+    )
+    return Command(code=RequestCode.PULL_MESSAGE, ext=headers.write(header))
+
+
+class Pulls:
+    """The pulls of a range, in the order of their offsets."""
+
+    def __init__(self, cluster: Cluster, options: SourceOptions, one: OffsetRange) -> None:
+        self._cluster = cluster
+        self._options = options
+        self.range = one
+        self.subscription = options.filter.subscription(one.queue.topic)
+        self._window = PULLED_MESSAGES
+        """Messages of the next pull. It follows from the answers, so that a pull usually has one answer."""
+        self._depth = 1
+        """Pulls at a time: one, until the first answer has shown how many messages the broker returns."""
+        self._most = 0
+        """The most messages of an answer."""
+        self._full = 0
+        """Complete answers since the last change of the window."""
+        self._failures = 0
+
+    def __iter__(self) -> Iterator[PulledRecords]:
+        """Yield the answers. Raises BrokerError, DataLossError."""
+        at = self.range.first
+        while at < self.range.end:
+            try:
+                for pulled in self._pipelined(at):
+                    self._failures = 0
+                    at = pulled.end
+                    yield pulled
+            except CallError as error:
+                if self._failures == len(RETRY_DELAYS_S):
+                    raise BrokerError(f"broker {self.range.queue.broker} does not answer: {error}") from None
+                threading.Event().wait(RETRY_DELAYS_S[self._failures])
+                self._failures += 1
+
+    def _pipelined(self, first: int) -> Iterator[PulledRecords]:
+        """Yield the answers from offset `first` on. Raises CallError for a lost connection."""
+        link = self._cluster.link(self.range.queue.broker)
+        pending: deque[tuple[int, int, int]] = deque()
+        """Request, first offset and end of each pull without an answer."""
+        ahead = first
+        try:
+            while pending or ahead < self.range.end:
+                while len(pending) < self._depth and ahead < self.range.end:
+                    end = min(ahead + self._window, self.range.end) if self._is_open else self.range.end
+                    pending.append((link.begin(self._request(ahead, end)), ahead, end))
+                    ahead = end
+                number, at, end = pending.popleft()
+                pulled = self._pulled(link.finish(number), at, end)
+                self._learn(pulled.end - at, end - at)
+                yield pulled
+                if not pending:
+                    ahead = pulled.end
+                while pending and pulled.end < end:
+                    at = pulled.end
+                    pulled = self._pulled(link.call(self._request(at, end)), at, end)
+                    yield pulled
+        finally:
+            if pending:
+                link.close()  # answers to the pending pulls may still come
+
+    def _learn(self, count: int, requested: int) -> None:
+        """Choose the size and the number of the next pulls, after an answer with `count` of `requested` messages."""
+        if not self._is_open:
+            return
+        self._depth = PIPELINED_PULLS
+        self._most = max(self._most, count)
+        if count < requested:
+            self._window, self._full = max(1, count), 0
+        elif (full := self._full + 1) < FULL_ANSWERS:
+            self._full = full
+        else:
+            self._window, self._full = min(2 * self._window, self._most), 0
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether the offset after a pull is known before its answer. With a filter it is not."""
+        return self._options.filter.is_open
+
+    def _request(self, first: int, end: int) -> Command:
+        count = min(end - first, PULLED_MESSAGES)
+        return pull_request(self._options.group, self.range.queue, first, count, self.subscription)
+
+    def _pulled(self, answer: Command, first: int, end: int) -> PulledRecords:
+        """Return the messages in the answer to a pull of [first, end). Raises BrokerError, DataLossError."""
+        match answer.code:
+            case ResponseCode.SUCCESS:
+                after = int(answer.ext["nextBeginOffset"])
+                if after <= first:
+                    raise BrokerError(f"the broker returns offset {after} after {first}: queue {self.range.queue}")
+                return PulledRecords(bytes(answer.body), after)
+            case ResponseCode.PULL_RETRY_IMMEDIATELY:
+                after = int(answer.ext["nextBeginOffset"])
+                if after > first:
+                    if answer.remark == _REMOVING:
+                        self._lose(first, min(after, end))
+                    return PulledRecords(b"", after)
+                raise CallError(f"{self.range.queue.broker}: {answer.remark} at offset {first}")
+            case ResponseCode.PULL_OFFSET_MOVED | ResponseCode.PULL_NOT_FOUND:
+                after = int(answer.ext.get("nextBeginOffset", first))
+                after = min(after, end) if after > first else end
+                self._lose(first, after)
+                return PulledRecords(b"", after)
+        raise rejected(answer, f"broker {self.range.queue.broker}")
+
+    def _lose(self, first: int, end: int) -> None:
+        """Log messages that no longer exist. Raises DataLossError if option failOnDataLoss is true."""
+        text = f"queue {self.range.queue}: the broker no longer has [{first}, {end})"
+        if self._options.fails_on_loss:
+            raise DataLossError(f"{text}. Set failOnDataLoss to false to skip these messages")
+        log.warning("%s. The read skips these %d messages, because failOnDataLoss is false.", text, end - first)
