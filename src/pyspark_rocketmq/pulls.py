@@ -30,6 +30,8 @@ PULLED_MESSAGES: Final = 1024
 """Messages that a pull requests at most. The broker returns fewer: 32 by default."""
 FULL_ANSWERS: Final = 16
 """Complete answers after which pulls request more messages again."""
+HIDDEN_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0, 5.0)
+"""Waits for messages that the broker hides after a start, until its replicas have them."""
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 
 
@@ -58,6 +60,29 @@ def pull_request(group: str, queue: Queue, first: int, count: int, subscription:
     return Command(code=RequestCode.PULL_MESSAGE, ext=headers.write(header))
 
 
+def pull_one(cluster: Cluster, options: SourceOptions, queue: Queue, offset: int) -> Command:
+    """Return the answer to a pull of one message, without a filter. Raises SilentBroker."""
+    everything = Subscription.of_tags(queue.topic, "*")
+    return cluster.call(queue.broker, pull_request(options.group, queue, offset, 1, everything))
+
+
+def is_within(cluster: Cluster, options: SourceOptions, queue: Queue, offset: int) -> bool:
+    """Return whether `offset` is at most the end of a queue, with its hidden messages. Raises BrokerError.
+
+    A broker answers PULL_NOT_FOUND up to there, and PULL_OFFSET_MOVED after that.
+    """
+    answer = pull_one(cluster, options, queue, offset)
+    if answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+        return True
+    if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+        return False
+    raise rejected(answer, f"broker {queue.broker}")
+
+
+class _NotShown(Exception):
+    """The broker does not show the next message."""
+
+
 class Pulls:
     """The pulls of a range, in the order of their offsets."""
 
@@ -75,6 +100,8 @@ class Pulls:
         self._full = 0
         """Complete answers since the last change of the window."""
         self._failures = 0
+        self._hidden = 0
+        """Answers since the last message in which the broker does not show the next one."""
 
     def __iter__(self) -> Iterator[PulledRecords]:
         """Yield the answers. Raises BrokerError, DataLossError."""
@@ -82,9 +109,14 @@ class Pulls:
         while at < self.range.end:
             try:
                 for pulled in self._pipelined(at):
-                    self._failures = 0
+                    self._failures = self._hidden = 0
                     at = pulled.end
                     yield pulled
+            except _NotShown:
+                if not is_within(self._cluster, self._options, self.range.queue, self.range.end):
+                    self._lose(at, self.range.end)
+                    return
+                self._wait_for_hidden(at)
             except CallError as error:
                 if self._failures == len(RETRY_DELAYS_S):
                     raise BrokerError(f"broker {self.range.queue.broker} does not answer: {error}") from None
@@ -154,12 +186,26 @@ class Pulls:
                         self._lose(first, min(after, end))
                     return PulledRecords(b"", after)
                 raise CallError(f"{self.range.queue.broker}: {answer.remark} at offset {first}")
-            case ResponseCode.PULL_OFFSET_MOVED | ResponseCode.PULL_NOT_FOUND:
+            case ResponseCode.PULL_NOT_FOUND:
+                raise _NotShown
+            case ResponseCode.PULL_OFFSET_MOVED:
                 after = int(answer.ext.get("nextBeginOffset", first))
                 after = min(after, end) if after > first else end
                 self._lose(first, after)
                 return PulledRecords(b"", after)
         raise rejected(answer, f"broker {self.range.queue.broker}")
+
+    def _wait_for_hidden(self, first: int) -> None:
+        """Wait until the broker may show the message at `first`. Raises BrokerError after the last wait."""
+        if self._hidden == len(HIDDEN_DELAYS_S):
+            raise BrokerError(
+                f"queue {self.range.queue}: the broker has [{first}, {self.range.end}), and does not show it: start "
+                "the replicas that inSyncReplicas of the broker needs"
+            )
+        if not self._hidden:
+            log.warning("queue %s: the broker does not show offset %d yet. The task waits.", self.range.queue, first)
+        threading.Event().wait(HIDDEN_DELAYS_S[self._hidden])
+        self._hidden += 1
 
     def _lose(self, first: int, end: int) -> None:
         """Log messages that no longer exist. Raises DataLossError if option failOnDataLoss is true."""

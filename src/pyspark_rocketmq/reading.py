@@ -14,7 +14,7 @@ from pyspark_rocketmq.cluster import Cluster
 from pyspark_rocketmq.columns import arrow_schema
 from pyspark_rocketmq.mapped_store import BATCH_BYTES, MappedStore, NotInStore
 from pyspark_rocketmq.options import SourceOptions
-from pyspark_rocketmq.pulls import Pulls, pull_request
+from pyspark_rocketmq.pulls import Pulls, pull_one
 from pyspark_rocketmq.ranges import OffsetRange
 from pyspark_rocketmq.records import Records
 from wheelmq.formats.disk import properties as props
@@ -69,9 +69,8 @@ def _check_same_store(cluster: Cluster, options: SourceOptions, store: MappedSto
     The first and the last record of the range must have the same bytes. They include the log position, the times and
     the address of the broker.
     """
-    everything = Subscription.of_tags(one.queue.topic, "*")
     for offset in dict.fromkeys((one.first, one.end - 1)):
-        answer = cluster.call(one.queue.broker, pull_request(options.group, one.queue, offset, 1, everything))
+        answer = pull_one(cluster, options, one.queue, offset)
         if answer.code != ResponseCode.SUCCESS:
             raise NotInStore(f"the broker does not return offset {offset} (code {answer.code}: {answer.remark})")
         if bytes(answer.body) != store.record(one.queue, offset):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from pyspark_rocketmq.cluster import Cluster, TopicGone
 from pyspark_rocketmq.errors import BrokerError, DataLossError, OptionError
 from pyspark_rocketmq.offsets import EARLIEST, LATEST, Offsets, OffsetSpan, Queue, check_complete
 from pyspark_rocketmq.options import GROUP, Place, SourceOptions
+from pyspark_rocketmq.pulls import is_within
 from pyspark_rocketmq.ranges import Loss, Survey
 from wheelmq.formats.units import Millis
 
@@ -43,6 +45,7 @@ def survey(cluster: Cluster, options: SourceOptions, known: Offsets | None = Non
                 silent.add(broker)
                 continue
             spans |= {queue: found[queue] for queue in queues if queue in found}
+    spans |= _with_hidden(cluster, options, spans, known or {})
     missing = {queue.broker for queue in known or () if queue not in spans} - silent
     if missing:
         absent = missing - cluster.registered()
@@ -50,6 +53,22 @@ def survey(cluster: Cluster, options: SourceOptions, known: Offsets | None = Non
             log.warning("broker %s is not registered at the name server. The queues of the broker wait.", broker)
         silent |= absent
     return Survey(spans, frozenset(silent))
+
+
+def _with_hidden(
+    cluster: Cluster, options: SourceOptions, spans: Mapping[Queue, OffsetSpan], known: Offsets
+) -> dict[Queue, OffsetSpan]:
+    """Return the spans of queues that end before their `known` offset, because the broker hides the rest.
+
+    A broker that lost its last queue units in a power cut hides messages that it had shown, until its replicas have
+    them. Such a span ends at the known offset.
+    """
+    beyond = {queue: offset for queue, offset in known.items() if queue in spans and offset > spans[queue].end}
+    return {
+        queue: spans[queue]._replace(end=offset)
+        for queue, offset in beyond.items()
+        if is_within(cluster, options, queue, offset)
+    }
 
 
 def resolve(

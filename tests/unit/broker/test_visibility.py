@@ -11,8 +11,9 @@ import pytest
 
 from wheelmq.broker.replication.replicas import PATIENCE_MS
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.units import QueueOffset
-from wheelmq.formats.wire import headers
+from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.formats.wire import bodies, headers, queue_tables
+from wheelmq.formats.wire.administration import TopicStats
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing import invariants
@@ -177,6 +178,16 @@ class TestStartOfSyncMaster:
         started.restart(clean=False)
         assert pulled(started) == [b"first", b"second", b"third"]
 
+    def test_the_statistics_of_the_topic_end_before_the_record(self, started: BrokerHarness) -> None:
+        assert statistics_end(started) == 1
+        FakeReplica(started).report(log_end(started))
+        assert statistics_end(started) == 2
+
+    def test_a_queue_that_hides_all_messages_has_them(self, started: BrokerHarness) -> None:
+        started.broker.parts.store.hidden_tail.hide_from(LogPosition(0))
+        codes = [started.ask(started.pull_command("T", 0, offset)).code for offset in range(4)]
+        assert codes == [ResponseCode.PULL_NOT_FOUND] * 3 + [ResponseCode.PULL_OFFSET_MOVED]
+
     def test_queries_do_not_find_the_record(self, started: BrokerHarness) -> None:
         queue = started.broker.parts.store.queues.find("T", 0)
         assert queue is not None
@@ -227,6 +238,12 @@ def pulled(harness: BrokerHarness) -> list[bytes]:
 def max_offset(harness: BrokerHarness) -> int:
     answer = harness.ask(Command(code=RequestCode.GET_MAX_OFFSET, ext=headers.texts(topic="T", queueId=0)))
     return int(answer.ext["offset"])
+
+
+def statistics_end(harness: BrokerHarness) -> int:
+    answer = harness.ask(Command(code=RequestCode.GET_TOPIC_STATS_INFO, ext={"topic": "T"}))
+    spans = queue_tables.by_queue(bodies.read(answer.body, TopicStats).offset_table)
+    return next(span.max_offset for queue, span in spans.items() if queue.queue_id == 0)
 
 
 class TestAsynchronousMaster:

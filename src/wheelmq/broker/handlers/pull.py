@@ -228,7 +228,7 @@ def read_queue(context: Context, header: PullHeader, wanted: MessageFilter) -> R
     if queue is None:
         return Read(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)  # Apache creates a queue when one is requested
     start, end = queue.start, context.store.shown_end(queue)
-    if end == 0:
+    if queue.end == 0:
         return Read(PullStatus.NO_MESSAGE_IN_QUEUE, 0, start, end)
     if asked < start:
         return Read(PullStatus.OFFSET_TOO_SMALL, queue.skip_blanks(start), start, end)

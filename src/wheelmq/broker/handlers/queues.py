@@ -35,9 +35,11 @@ def queue_name(context: Context, topic: str, queue_id: int) -> QueueName:
 
 
 def bounds(context: Context, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
-    """Return the offsets of a queue's first message and of its next one."""
+    """Return the offsets of a queue's first message and of its next one, without the messages hidden after a start."""
     queue = context.store.queues.find(topic, queue_id)
-    return (queue.skip_blanks(queue.start), queue.end) if queue else (QueueOffset(0), QueueOffset(0))
+    if queue is None:
+        return QueueOffset(0), QueueOffset(0)
+    return queue.skip_blanks(queue.start), context.store.shown_end(queue)
 
 
 def stored_ms(context: Context, topic: str, queue_id: int, offset: int) -> Millis | None:
