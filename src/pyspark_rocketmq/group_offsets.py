@@ -11,6 +11,9 @@ from collections.abc import Set
 from pyspark_rocketmq.cluster import Cluster, TopicGone
 from pyspark_rocketmq.errors import BrokerError, SilentBroker
 from pyspark_rocketmq.offsets import Offsets, Queue
+from pyspark_rocketmq.pulls import pull_request
+from wheelmq.formats.wire.bodies import Subscription
+from wheelmq.formats.wire.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ class GroupOffsets:
                 continue
             try:
                 cluster.locate(queue.topic, queue.broker)
-                cluster.commit(self._group, queue, offset)
+                self._store(cluster, queue, offset)
             except (BrokerError, TopicGone) as error:
                 log.warning(
                     "the offsets of group %s in topic %s at %s were not committed: %s", self._group, *place, error
@@ -49,3 +52,14 @@ class GroupOffsets:
                     absent.add(queue.broker)
             else:
                 self._committed[queue] = offset
+
+    def _store(self, cluster: Cluster, queue: Queue, offset: int) -> None:
+        """Store an offset at the broker of its queue. Raises BrokerError."""
+        try:
+            cluster.commit(self._group, queue, offset)
+        except BrokerError as error:
+            if error.answer is None or error.answer.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            everything = Subscription.of_tags(queue.topic, "*")  # a broker creates a new group at its first pull
+            cluster.call(queue.broker, pull_request(self._group, queue, offset, 1, everything))
+            cluster.commit(self._group, queue, offset)

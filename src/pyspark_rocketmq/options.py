@@ -54,6 +54,7 @@ SPARKS: Final = frozenset(("checkpointlocation", "queryname"))
 """Options of Spark itself, which it also passes to a sink."""
 
 DEFAULT_GROUP: Final = "PYSPARK_ROCKETMQ"
+"""The group of all pulls, which has no consumers."""
 BODY_BYTES_MAX: Final = 4 << 20
 TRIGGER_DELAY_MAX_MS: Final = 15 * 60_000
 

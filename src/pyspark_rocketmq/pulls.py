@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from pyspark_rocketmq.cluster import RETRY_DELAYS_S, Cluster, rejected
+from pyspark_rocketmq.cluster import RETRY_DELAYS_S, Cluster, access_remedy, rejected
 from pyspark_rocketmq.errors import BrokerError, DataLossError
 from pyspark_rocketmq.offsets import Queue
-from pyspark_rocketmq.options import SourceOptions
+from pyspark_rocketmq.options import DEFAULT_GROUP, SourceOptions
 from pyspark_rocketmq.ranges import OffsetRange
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.bodies import Subscription
@@ -33,6 +33,7 @@ FULL_ANSWERS: Final = 16
 HIDDEN_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0, 5.0)
 """Waits for messages that the broker hides after a start, until its replicas have them."""
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
+_RESET: Final = "OFFSET_RESET"
 
 
 class PulledRecords(NamedTuple):
@@ -62,8 +63,23 @@ def pull_request(group: str, queue: Queue, first: int, count: int, subscription:
 
 def pull_one(cluster: Cluster, options: SourceOptions, queue: Queue, offset: int) -> Command:
     """Return the answer to a pull of one message, without a filter. Raises SilentBroker."""
-    everything = Subscription.of_tags(queue.topic, "*")
-    return cluster.call(queue.broker, pull_request(options.group, queue, offset, 1, everything))
+    everything, group = Subscription.of_tags(queue.topic, "*"), DEFAULT_GROUP
+    while True:
+        answer = cluster.call(queue.broker, pull_request(group, queue, offset, 1, everything))
+        if _has_reset(answer):
+            continue
+        if group == options.group or not _rejects_group(answer):
+            return answer
+        group = options.group
+
+
+def _has_reset(answer: Command) -> bool:
+    """Return whether the answer is an offset to which the group was reset. The next pull has another answer."""
+    return answer.code == ResponseCode.PULL_OFFSET_MOVED and answer.remark == _RESET
+
+
+def _rejects_group(answer: Command) -> bool:
+    return answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST or bool(access_remedy(answer))
 
 
 def is_within(cluster: Cluster, options: SourceOptions, queue: Queue, offset: int) -> bool:
@@ -83,14 +99,23 @@ class _NotShown(Exception):
     """The broker does not show the next message."""
 
 
+class _Repeat(Exception):
+    """The next pull from the same offset has another answer."""
+
+
 class Pulls:
-    """The pulls of a range, in the order of their offsets."""
+    """The pulls of a range, in the order of their offsets.
+
+    They have a group without consumers. A broker answers the next pull of a group with its new offset if a tool has
+    reset it. A consumer of option group would miss a reset that a pull of the connector has got.
+    """
 
     def __init__(self, cluster: Cluster, options: SourceOptions, one: OffsetRange) -> None:
         self._cluster = cluster
         self._options = options
         self.range = one
         self.subscription = options.filter.subscription(one.queue.topic)
+        self._group = DEFAULT_GROUP
         self._window = PULLED_MESSAGES
         """Messages of the next pull. It follows from the answers, so that a pull usually has one answer."""
         self._depth = 1
@@ -112,6 +137,8 @@ class Pulls:
                     self._failures = self._hidden = 0
                     at = pulled.end
                     yield pulled
+            except _Repeat:
+                continue
             except _NotShown:
                 if not is_within(self._cluster, self._options, self.range.queue, self.range.end):
                     self._lose(at, self.range.end)
@@ -169,7 +196,7 @@ class Pulls:
 
     def _request(self, first: int, end: int) -> Command:
         count = min(end - first, PULLED_MESSAGES)
-        return pull_request(self._options.group, self.range.queue, first, count, self.subscription)
+        return pull_request(self._group, self.range.queue, first, count, self.subscription)
 
     def _pulled(self, answer: Command, first: int, end: int) -> PulledRecords:
         """Return the messages in the answer to a pull of [first, end). Raises BrokerError, DataLossError."""
@@ -189,11 +216,28 @@ class Pulls:
             case ResponseCode.PULL_NOT_FOUND:
                 raise _NotShown
             case ResponseCode.PULL_OFFSET_MOVED:
+                if _has_reset(answer):
+                    raise _Repeat
                 after = int(answer.ext.get("nextBeginOffset", first))
                 after = min(after, end) if after > first else end
                 self._lose(first, after)
                 return PulledRecords(b"", after)
+        if self._group != self._options.group and _rejects_group(answer):
+            self._use_group_of_option(answer)
+            raise _Repeat
         raise rejected(answer, f"broker {self.range.queue.broker}")
+
+    def _use_group_of_option(self, answer: Command) -> None:
+        log.warning(
+            "broker %s rejects group %s (%s). The task pulls with group %s, whose consumers miss a reset of their "
+            "offsets that a pull gets. Create group %s, and give the user its right Sub.",
+            self.range.queue.broker,
+            self._group,
+            answer.remark,
+            self._options.group,
+            self._group,
+        )
+        self._group = self._options.group
 
     def _wait_for_hidden(self, first: int) -> None:
         """Wait until the broker may show the message at `first`. Raises BrokerError after the last wait."""

@@ -9,10 +9,12 @@ import pytest
 
 from pyspark_rocketmq import pulls
 from pyspark_rocketmq.errors import BrokerError, DataLossError
+from pyspark_rocketmq.options import DEFAULT_GROUP
 from pyspark_rocketmq.pulls import Pulls
 from tests.live import Live, live
 from tests.unit.connector.test_source import Stream, bodies, read
 from wheelmq.broker.parts import Parts
+from wheelmq.client import SyncAdmin
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.units import QueueOffset
 
@@ -32,6 +34,40 @@ def stored(servers: Live, offset: int) -> int:
 
 def show_all(servers: Live) -> None:
     parts_of(servers).settings.replication.in_sync_replicas = 1
+
+
+class TestResets:
+    """A broker keeps the reset of a group for its next pull of the queue."""
+
+    def test_a_reset_waits_for_the_consumers_of_the_group(self, servers: Live) -> None:
+        send_and_reset(servers, "g")
+        assert bodies(read(servers, topic="T", group="g")) == [b"0", b"1", b"2"]
+        assert parts_of(servers).consumer_offsets.has_reset("g", "T", 0)
+
+    @pytest.mark.parametrize("store", [False, True])
+    def test_a_reset_that_a_task_gets_is_no_loss(self, servers: Live, store: bool) -> None:
+        send_and_reset(servers, DEFAULT_GROUP)
+        options = {"storePath": str(servers.store("broker-a"))} if store else {}
+        assert bodies(read(servers, topic="T", **options)) == [b"0", b"1", b"2"]
+
+    def test_a_task_pulls_with_the_group_of_the_option_if_the_other_does_not_exist(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with live(tmp_path, auto_create_group=False) as servers:
+            with SyncAdmin(servers.namesrv) as admin:
+                admin.create_group("g")
+            send_and_reset(servers, "g")
+            assert bodies(read(servers, topic="T", group="g")) == [b"0", b"1", b"2"]
+            assert "rejects group PYSPARK_ROCKETMQ" in caplog.text
+            with pytest.raises(BrokerError, match=r"PYSPARK_ROCKETMQ\] does not exist. Create the group"):
+                read(servers, topic="T")
+
+
+def send_and_reset(servers: Live, group: str) -> None:
+    """Send three messages, and reset the offset of a group to the second one."""
+    servers.create_topic("T", queues=1)
+    servers.send("T", [b"0", b"1", b"2"])
+    parts_of(servers).consumer_offsets.reset(group, "T", 0, 1)
 
 
 class TestHiddenMessages:
