@@ -18,6 +18,7 @@ LATEST: Final = -1
 QUEUES: Final = "queues"
 LOST: Final = "lost"
 BEGINS: Final = "begins"
+LEFT: Final = "left"
 
 
 class Queue(NamedTuple):
@@ -50,17 +51,21 @@ class StreamOffset(NamedTuple):
     begins: Offsets = {}
     """Where the last batch begins in queues that the offset before it does not have. Spark does not store the initial
     offset of a stream, so the end of the first batch has the beginnings of all its queues."""
+    left: Offsets = {}
+    """The next queue offset of queues that their topic no longer has. A topic can get them back."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset for Spark."""
         begins = {BEGINS: tree_of(self.begins)} if self.begins else {}
-        return {LOST: self.lost, QUEUES: tree_of(self.queues), **begins}
+        left = {LEFT: tree_of(self.left)} if self.left else {}
+        return {LOST: self.lost, QUEUES: tree_of(self.queues), **begins, **left}
 
     @classmethod
     def of_json(cls, offset: Mapping[str, Any]) -> StreamOffset:
         """Return the offset that `to_json` has written. Raises OptionError for another checkpoint."""
         try:
-            return cls(_queues_of(offset[QUEUES]), int(offset.get(LOST, 0)), _queues_of(offset.get(BEGINS, {})))
+            begins, left = (_queues_of(offset.get(name, {})) for name in (BEGINS, LEFT))
+            return cls(_queues_of(offset[QUEUES]), int(offset.get(LOST, 0)), begins, left)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise OptionError(
                 f"the checkpoint has the offset {json.dumps(offset)}, which is not one of this source: choose another "

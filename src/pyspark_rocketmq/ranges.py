@@ -40,18 +40,22 @@ class Survey:
     spans: Mapping[Queue, OffsetSpan]
     silent: frozenset[str] = frozenset()
     """Brokers that do not answer or are not registered. Their queues may still exist."""
+    waiting: frozenset[Queue] = frozenset()
+    """Queues that their brokers have, and that cannot be read now."""
+    gone: frozenset[tuple[str, str]] = frozenset()
+    """Topics that a broker says it does not have, each with the broker."""
 
 
 def settled(offsets: Offsets, survey: Survey) -> tuple[dict[Queue, int], list[Loss]]:
     """Return the offsets at which the queues continue, and the losses until there.
 
-    A new queue begins at its first message. A queue of a silent broker keeps its offset.
+    A new queue begins at its first message. A queue that waits, or whose broker is silent, keeps its offset.
     """
     found, losses = {}, []
     for queue, offset in offsets.items():
         span = survey.spans.get(queue)
         if span is None:
-            if queue.broker in survey.silent:
+            if queue.broker in survey.silent or queue in survey.waiting:
                 found[queue] = offset
             else:
                 losses.append(Loss(queue, 0, f"queue {queue} no longer exists; its messages from {offset} on are lost"))

@@ -97,8 +97,9 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """Return the end of the next batch, or `start` without one. Raises BrokerError, DataLossError."""
         progress = StreamOffset.of_json(start)
         self._store(progress)
-        self._survey = survey(self.cluster, self._options, progress.queues)
-        starts, losses = settled(progress.queues, self._survey)
+        found = self._survey = survey(self.cluster, self._options, {**progress.left, **progress.queues})
+        returned = {queue: offset for queue, offset in progress.left.items() if queue in found.spans}
+        starts, losses = settled({**returned, **progress.queues}, found)
         lost = report(losses, fails=self._options.fails_on_loss)
         ends = self._ends(starts)
         sizes = {queue: ends[queue] - first for queue, first in starts.items() if queue in ends}
@@ -115,11 +116,16 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             for queue, first in starts.items()
             if queue in progress.queues or queue in ends
         }
-        if not lost and chosen == progress.queues:
+        left = {
+            queue: offset
+            for queue, offset in {**progress.left, **progress.queues}.items()
+            if queue not in chosen and (queue.topic, queue.broker) not in found.gone
+        }
+        if not lost and chosen == progress.queues and left == progress.left:
             return start
         is_first = start == self._initial
         begins = {queue: starts[queue] for queue in chosen if is_first or queue not in progress.queues}
-        return StreamOffset(chosen, progress.lost + lost, begins).to_json()
+        return StreamOffset(chosen, progress.lost + lost, begins, left).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues at the last survey, from which the lag follows."""
@@ -166,7 +172,7 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         A restart repeats the first batch with another initial offset, if that depends on the time. So the beginnings in
         `end` come before those in `start`.
         """
-        before, (after, _, begins) = dict(StreamOffset.of_json(start).queues), StreamOffset.of_json(end)
+        before, (after, _, begins, _) = dict(StreamOffset.of_json(start).queues), StreamOffset.of_json(end)
         before |= begins
         if self._survey is None:  # a restart repeats the last batch before it asks for an offset
             self._survey = survey(self.cluster, self._options, after)

@@ -12,6 +12,7 @@ from pyspark_rocketmq.options import GROUP, Place, SourceOptions
 from pyspark_rocketmq.pulls import is_within
 from pyspark_rocketmq.ranges import Loss, Survey
 from wheelmq.formats.units import Millis
+from wheelmq.formats.wire.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -19,40 +20,79 @@ log = logging.getLogger(__name__)
 def survey(cluster: Cluster, options: SourceOptions, known: Offsets | None = None) -> Survey:
     """Return the queues of the chosen topics.
 
-    With `known` offsets, brokers may be silent: they restart, or their machine is down. Without them, each must answer.
-    Raises OptionError for a topic that does not exist, unless `known` has it. Raises BrokerError.
+    With `known` offsets, brokers may be silent: they restart, or their machine is down. Without them, each must answer,
+    and each topic must exist. Raises OptionError, BrokerError.
     """
-    known_topics = {queue.topic for queue in known or ()}
-    spans: dict[Queue, OffsetSpan] = {}
-    silent: set[str] = set()
+    surveyor = _Surveyor(cluster, is_running=known is not None)
     topics = cluster.topics(options.topics)
-    if not topics and not known_topics:
+    if not topics and known is None:
         raise OptionError(f"topicsPattern is {options.topics.pattern!r}, which matches no topic: correct it")
     for topic in topics:
         try:
-            queues = cluster.queues(topic)
+            surveyor.ask_brokers(cluster.queues(topic))
         except TopicGone as error:
-            if topic in known_topics:
-                continue
-            raise OptionError(f"{'topic' if len(topics) == 1 else 'topics'}: {error}") from None
-        for broker in sorted({queue.broker for queue in queues} - silent):
-            try:
-                found = cluster.spans(topic, broker)
-            except BrokerError as error:
-                if known is None:
-                    raise
-                log.warning("%s. The queues of the broker wait.", error)
-                silent.add(broker)
-                continue
-            spans |= {queue: found[queue] for queue in queues if queue in found}
-    spans |= _with_hidden(cluster, options, spans, known or {})
-    missing = {queue.broker for queue in known or () if queue not in spans} - silent
-    if missing:
-        absent = missing - cluster.registered()
+            if known is None:
+                raise OptionError(f"{'topic' if len(topics) == 1 else 'topics'}: {error}") from None
+    if known is not None:
+        surveyor.find(known)
+    spans = surveyor.spans | _with_hidden(cluster, options, surveyor.spans, known or {})
+    return Survey(spans, frozenset(surveyor.silent), frozenset(surveyor.waiting), frozenset(surveyor.gone))
+
+
+class _Surveyor:
+    """Asks brokers for their queues. Only the answer of a broker makes a queue or a topic count as deleted."""
+
+    def __init__(self, cluster: Cluster, *, is_running: bool) -> None:
+        self._cluster = cluster
+        self._is_running = is_running
+        """Whether the stream runs, so that brokers may be silent."""
+        self.spans: dict[Queue, OffsetSpan] = {}
+        self.silent: set[str] = set()
+        self.waiting: set[Queue] = set()
+        self.gone: set[tuple[str, str]] = set()
+
+    def ask_brokers(self, queues: list[Queue]) -> None:
+        """Ask the brokers of the queues in the route of a topic. Raises BrokerError."""
+        for topic, broker in sorted({(queue.topic, queue.broker) for queue in queues}):
+            found = self._ask(topic, broker)
+            self.spans |= {queue: found[queue] for queue in queues if queue in found}
+
+    def find(self, known: Offsets) -> None:
+        """Ask the brokers of the known queues that no route has. Raises BrokerError.
+
+        A broker that registers again, or a name server that has just started, has no route for a moment.
+        """
+        missing = [queue for queue in known if queue not in self.spans and not self._is_explained(queue)]
+        if not missing:
+            return
+        absent = {queue.broker for queue in missing} - self._cluster.registered()
         for broker in sorted(absent):
             log.warning("broker %s is not registered at the name server. The queues of the broker wait.", broker)
-        silent |= absent
-    return Survey(spans, frozenset(silent))
+        self.silent |= absent
+        for topic, broker in sorted({(queue.topic, queue.broker) for queue in missing}):
+            found = self._ask(topic, broker)
+            self.waiting |= {queue for queue in missing if queue in found}
+        for queue in sorted(self.waiting):
+            log.warning("queue %s is not in the route of its topic, or not readable. It waits.", queue)
+
+    def _is_explained(self, queue: Queue) -> bool:
+        return queue.broker in self.silent or (queue.topic, queue.broker) in self.gone
+
+    def _ask(self, topic: str, broker: str) -> dict[Queue, OffsetSpan]:
+        """Return the queues of a topic at a broker; none if it is silent or does not have the topic."""
+        if broker in self.silent:
+            return {}
+        try:
+            return self._cluster.spans(topic, broker)
+        except BrokerError as error:
+            if not self._is_running:
+                raise
+            if error.answer is not None and error.answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                self.gone.add((topic, broker))
+                return {}
+            log.warning("%s. The queues of the broker wait.", error)
+            self.silent.add(broker)
+            return {}
 
 
 def _with_hidden(
