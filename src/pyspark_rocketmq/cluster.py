@@ -20,7 +20,16 @@ from pyspark_rocketmq.options import ChosenTopics, ConnectionOptions, Filter
 from wheelmq.formats import names
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import administration, bodies, headers, queue_tables
-from wheelmq.formats.wire.bodies import PERM_READ, PERM_WRITE, BodyError, ClientCheck, ClusterInfo, QueueData, Route
+from wheelmq.formats.wire.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    BodyError,
+    ClientCheck,
+    ClusterInfo,
+    QueueData,
+    Route,
+    TopicConfig,
+)
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
@@ -115,6 +124,11 @@ class Cluster:
             Queue(topic, broker, name.queue_id): OffsetSpan(max(0, span.min_offset), max(0, span.max_offset))
             for name, span in queue_tables.by_queue(stats).items()
         }
+
+    def is_compacted(self, topic: str, broker: str) -> bool:
+        """Return whether a broker of Apache keeps only the last message of each key of `topic`. Raises BrokerError."""
+        answer = self.ask(broker, Command(code=RequestCode.GET_TOPIC_CONFIG, ext={"topic": topic}))
+        return read_body(answer, TopicConfig).attributes.get("cleanup.policy") == "COMPACTION"
 
     def registered(self) -> set[str]:
         """Return the names of all brokers with a registered master, and learn its address. Raises BrokerError."""

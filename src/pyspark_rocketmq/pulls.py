@@ -37,8 +37,9 @@ _RESET: Final = "OFFSET_RESET"
 
 
 class PulledRecords(NamedTuple):
-    """The records in an answer, and the queue offset after them."""
+    """The records in an answer, the queue offset of the pull, and the one after its records."""
 
+    first: int
     body: bytes
     end: int
 
@@ -124,6 +125,8 @@ class Pulls:
         """The most messages of an answer."""
         self._full = 0
         """Complete answers since the last change of the window."""
+        self._is_compacted: bool | None = None
+        """Whether offsets without a message are usual in the topic; None until it matters."""
         self._failures = 0
         self._hidden = 0
         """Answers since the last message in which the broker does not show the next one."""
@@ -159,7 +162,7 @@ class Pulls:
         try:
             while pending or ahead < self.range.end:
                 while len(pending) < self._depth and ahead < self.range.end:
-                    end = min(ahead + self._window, self.range.end) if self._is_open else self.range.end
+                    end = min(ahead + self._window, self.range.end) if self.is_open else self.range.end
                     pending.append((link.begin(self._request(ahead, end)), ahead, end))
                     ahead = end
                 number, at, end = pending.popleft()
@@ -178,7 +181,7 @@ class Pulls:
 
     def _learn(self, count: int, requested: int) -> None:
         """Choose the size and the number of the next pulls, after an answer with `count` of `requested` messages."""
-        if not self._is_open:
+        if not self.is_open:
             return
         self._depth = PIPELINED_PULLS
         self._most = max(self._most, count)
@@ -190,8 +193,8 @@ class Pulls:
             self._window, self._full = min(2 * self._window, self._most), 0
 
     @property
-    def _is_open(self) -> bool:
-        """Whether the offset after a pull is known before its answer. With a filter it is not."""
+    def is_open(self) -> bool:
+        """Whether every message matches. Then the offset after a pull is known before its answer."""
         return self._options.filter.is_open
 
     def _request(self, first: int, end: int) -> Command:
@@ -205,23 +208,25 @@ class Pulls:
                 after = int(answer.ext["nextBeginOffset"])
                 if after <= first:
                     raise BrokerError(f"the broker returns offset {after} after {first}: queue {self.range.queue}")
-                return PulledRecords(bytes(answer.body), after)
+                return PulledRecords(first, bytes(answer.body), after)
             case ResponseCode.PULL_RETRY_IMMEDIATELY:
                 after = int(answer.ext["nextBeginOffset"])
                 if after > first:
                     if answer.remark == _REMOVING:
                         self._lose(first, min(after, end))
-                    return PulledRecords(b"", after)
+                    elif self.is_open:
+                        self.note_gap(first, min(after, end))
+                    return PulledRecords(first, b"", after)
                 raise CallError(f"{self.range.queue.broker}: {answer.remark} at offset {first}")
-            case ResponseCode.PULL_NOT_FOUND:
+            case ResponseCode.PULL_NOT_FOUND if int(answer.ext.get("nextBeginOffset", first)) <= first:
                 raise _NotShown
-            case ResponseCode.PULL_OFFSET_MOVED:
+            case ResponseCode.PULL_OFFSET_MOVED | ResponseCode.PULL_NOT_FOUND:
                 if _has_reset(answer):
                     raise _Repeat
                 after = int(answer.ext.get("nextBeginOffset", first))
                 after = min(after, end) if after > first else end
                 self._lose(first, after)
-                return PulledRecords(b"", after)
+                return PulledRecords(first, b"", after)
         if self._group != self._options.group and _rejects_group(answer):
             self._use_group_of_option(answer)
             raise _Repeat
@@ -251,9 +256,22 @@ class Pulls:
         threading.Event().wait(HIDDEN_DELAYS_S[self._hidden])
         self._hidden += 1
 
+    def note_gap(self, first: int, end: int) -> None:
+        """Note offsets without a message between others, in an answer to a pull without a filter.
+
+        Raises DataLossError if option failOnDataLoss is true. In a compacted topic of Apache, such offsets are usual.
+        """
+        if self._is_compacted is None:
+            self._is_compacted = self._cluster.is_compacted(self.range.queue.topic, self.range.queue.broker)
+        if not self._is_compacted:
+            self._report(first, end, f"leaves out [{first}, {end}): the records are damaged or have expired")
+
     def _lose(self, first: int, end: int) -> None:
-        """Log messages that no longer exist. Raises DataLossError if option failOnDataLoss is true."""
-        text = f"queue {self.range.queue}: the broker no longer has [{first}, {end})"
+        """Note messages that no longer exist. Raises DataLossError if option failOnDataLoss is true."""
+        self._report(first, end, f"no longer has [{first}, {end})")
+
+    def _report(self, first: int, end: int, problem: str) -> None:
+        text = f"queue {self.range.queue}: the broker {problem}"
         if self._options.fails_on_loss:
             raise DataLossError(f"{text}. Set failOnDataLoss to false to skip these messages")
         log.warning("%s. The read skips these %d messages, because failOnDataLoss is false.", text, end - first)

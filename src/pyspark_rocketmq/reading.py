@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,7 +15,7 @@ from pyspark_rocketmq.cluster import Cluster
 from pyspark_rocketmq.columns import arrow_schema
 from pyspark_rocketmq.mapped_store import BATCH_BYTES, MappedStore, NotInStore
 from pyspark_rocketmq.options import SourceOptions
-from pyspark_rocketmq.pulls import Pulls, pull_one
+from pyspark_rocketmq.pulls import PulledRecords, Pulls, pull_one
 from pyspark_rocketmq.ranges import OffsetRange
 from pyspark_rocketmq.records import Records
 from wheelmq.formats.disk import properties as props
@@ -40,7 +41,7 @@ def read_ranges(
                 first = yield from _read_files(cluster, options, tuple(columns), one)
             if first < one.end:
                 rest = one._replace(first=first)
-                yield from _read(options, tuple(columns), Pulls(cluster, options, rest))
+                yield from _read(tuple(columns), Pulls(cluster, options, rest))
 
 
 def _read_files(
@@ -77,27 +78,45 @@ def _check_same_store(cluster: Cluster, options: SourceOptions, store: MappedSto
             raise NotInStore(f"the broker has another message at offset {offset} than its store")
 
 
-def _read(options: SourceOptions, columns: tuple[str, ...], pulls: Pulls) -> Iterator[pa.RecordBatch]:
-    bodies: list[bytes] = []
+def _read(columns: tuple[str, ...], pulls: Pulls) -> Iterator[pa.RecordBatch]:
+    answers: list[PulledRecords] = []
     size, first = 0, pulls.range.first
     for pulled in pulls:
         if pulled.body:
-            bodies.append(pulled.body)
+            answers.append(pulled)
             size += len(pulled.body)
-        if size >= BATCH_BYTES or (bodies and pulled.end - first >= BATCH_ROWS):
-            yield from batches(b"".join(bodies), columns, pulls.range, pulls.subscription)
-            bodies, size, first = [], 0, pulled.end
-    if bodies:
-        yield from batches(b"".join(bodies), columns, pulls.range, pulls.subscription)
+        if size >= BATCH_BYTES or (answers and pulled.end - first >= BATCH_ROWS):
+            yield from _batches(answers, columns, pulls)
+            answers, size, first = [], 0, pulled.end
+    if answers:
+        yield from _batches(answers, columns, pulls)
 
 
-def batches(
-    raw: bytes, columns: tuple[str, ...], one: OffsetRange, subscription: Subscription
-) -> Iterator[pa.RecordBatch]:
-    """Yield the records in `raw` that belong to the range and have one of the tags. Raises RecordError."""
-    batch = to_batch(Records(raw), columns, one, subscription)
+def _batches(answers: Sequence[PulledRecords], columns: tuple[str, ...], pulls: Pulls) -> Iterator[pa.RecordBatch]:
+    """Yield the records in answers that belong to the range and have one of the tags.
+
+    Raises RecordError. Raises DataLossError for records that an answer leaves out, if option failOnDataLoss is true.
+    """
+    records = Records(b"".join(one.body for one in answers))
+    if pulls.is_open:
+        _check_gaps(answers, records, pulls)
+    batch = to_batch(records, columns, pulls.range, pulls.subscription)
     for at in range(0, batch.num_rows, BATCH_ROWS):
         yield batch.slice(at, BATCH_ROWS)
+
+
+def _check_gaps(answers: Sequence[PulledRecords], records: Records, pulls: Pulls) -> None:
+    """Note the queue offsets that answers without a filter leave out. Raises DataLossError.
+
+    The offsets of a queue are consecutive. A broker skips records that are damaged on its disk, without an error.
+    """
+    expected = np.concatenate([np.arange(one.first, one.end) for one in answers])
+    if np.array_equal(expected, records.queue_offsets):
+        return
+    missing = np.setdiff1d(expected, records.queue_offsets)
+    for gap in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1):
+        if len(gap):
+            pulls.note_gap(int(gap[0]), int(gap[-1]) + 1)
 
 
 def to_batch(

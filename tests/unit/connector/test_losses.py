@@ -16,7 +16,7 @@ from tests.unit.connector.test_source import Stream, bodies, read
 from wheelmq.broker.parts import Parts
 from wheelmq.client import SyncAdmin
 from wheelmq.formats.disk.paths import StorePaths
-from wheelmq.formats.units import QueueOffset
+from wheelmq.formats.units import LogPosition, QueueOffset
 
 
 def parts_of(servers: Live) -> Parts:
@@ -34,6 +34,41 @@ def stored(servers: Live, offset: int) -> int:
 
 def show_all(servers: Live) -> None:
     parts_of(servers).settings.replication.in_sync_replicas = 1
+
+
+class TestDamage:
+    """A broker leaves out the records that are damaged on its disk."""
+
+    @pytest.mark.parametrize(("damaged", "gap"), [([1], "1, 2"), ([0, 1, 3], "0, 2"), ([0, 1, 2, 3], "0, 4")])
+    def test_damaged_records_are_a_loss(
+        self, servers: Live, damaged: list[int], gap: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        send_and_damage(servers, damaged)
+        with pytest.raises(DataLossError, match=rf"leaves out \[{gap}\).*failOnDataLoss"):
+            read(servers, topic="T")
+        assert bodies(read(servers, topic="T", failOnDataLoss="false")) == [
+            b"%d" % i for i in range(4) if i not in damaged
+        ]
+        assert f"leaves out [{gap})" in caplog.text
+
+    def test_a_filter_may_leave_out_any_record(self, servers: Live) -> None:
+        send_and_damage(servers, [])
+        assert bodies(read(servers, topic="T", tags="odd")) == [b"1", b"3"]
+
+    def test_a_compacted_topic_has_gaps(self, servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+        send_and_damage(servers, [1])
+        topic = parts_of(servers).topics.get("T")
+        assert topic is not None
+        monkeypatch.setattr(topic, "attributes", {"cleanup.policy": "COMPACTION"})
+        assert bodies(read(servers, topic="T")) == [b"0", b"2", b"3"]
+
+
+def send_and_damage(servers: Live, offsets: list[int]) -> None:
+    """Send four messages. The broker takes the records at some queue offsets for damaged ones."""
+    servers.create_topic("T", queues=1)
+    for i in range(4):
+        servers.send("T", [b"%d" % i], tags="odd" if i % 2 else "even")
+    parts_of(servers).store.log.damaged = frozenset(LogPosition(stored(servers, offset)) for offset in offsets)
 
 
 class TestResets:
