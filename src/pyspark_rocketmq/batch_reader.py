@@ -53,7 +53,7 @@ class RocketBatchReader(DataSourceReader):  # type: ignore[misc]
         starts, losses = settled(starts, found)
         report(losses, fails=options.fails_on_loss)
         ranges = [OffsetRange(queue, first, ends[queue]) for queue, first in starts.items()]
-        return planned(options, ranges) or [RangesPartition(())]
+        return planned(options, ranges, cluster.addresses) or [RangesPartition((), {})]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._options, self._columns, partition)

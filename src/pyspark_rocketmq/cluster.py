@@ -1,6 +1,7 @@
 """A blocking client of name servers and brokers, for Spark's planner and its tasks.
 
-Requests that fail without an answer are repeated, because a broker that restarts answers again within seconds.
+Requests without an answer are repeated, and so are those to a busy broker: a broker that restarts answers again within
+seconds.
 """
 
 from __future__ import annotations
@@ -8,15 +9,16 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import msgspec
 
-from pyspark_rocketmq.errors import BrokerError, OptionError, SilentBroker
+from pyspark_rocketmq.errors import BrokerError, OptionError, SilentBroker, SilentNames
 from pyspark_rocketmq.offsets import OffsetSpan, Queue
 from pyspark_rocketmq.options import ChosenTopics, ConnectionOptions, Filter
+from pyspark_rocketmq.retries import BUSY
 from wheelmq.formats import names
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import administration, bodies, headers, queue_tables
@@ -63,6 +65,8 @@ class Cluster:
         self._links: dict[str, SyncConnection] = {}
         self._masters: dict[str, str] = {}
         """Last known address of each broker."""
+        self._are_names_silent = False
+        """Whether no name server answered last. Then requests to them are not repeated, so that a stream goes on."""
 
     def close(self) -> None:
         for link in self._links.values():
@@ -76,6 +80,15 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """The last known address of each broker."""
+        return self._masters
+
+    def learn(self, addresses: Mapping[str, str]) -> None:
+        """Use these addresses of brokers until the name servers have others."""
+        self._masters |= addresses
 
     # Topics and queues ---------------------------------------------------------------------------------------------
 
@@ -190,7 +203,11 @@ class Cluster:
         """Return the answer of a broker's master, with any code. Raises SilentBroker without one."""
         for delay_s in (*self._retry_delays_s, None):
             try:
-                return self.link(broker).call(command)
+                answer = self.link(broker).call(command)
+                if answer.code not in BUSY or delay_s is None:
+                    return answer
+                log.info("broker %s is busy, the request is repeated: %s", broker, answer.remark)
+                threading.Event().wait(delay_s)
             except CallError as error:
                 if delay_s is None:
                     raise SilentBroker(
@@ -210,7 +227,11 @@ class Cluster:
     def locate(self, topic: str, broker: str) -> None:
         """Learn the address of `broker` from the route of `topic`. Raises TopicGone, BrokerError."""
         if broker not in self._masters:
-            self.queues(topic)
+            self.relocate(topic)
+
+    def relocate(self, topic: str) -> None:
+        """Learn the current addresses of the brokers of `topic`. Raises TopicGone, BrokerError."""
+        self._route(topic)
 
     def _link(self, address: str) -> SyncConnection:
         if address not in self._links:
@@ -218,9 +239,9 @@ class Cluster:
         return self._links[address]
 
     def _ask_names(self, command: Command, topic: str | None = None) -> Command:
-        """Return the answer of the first name server that answers. Raises TopicGone, BrokerError."""
+        """Return the answer of the first name server that answers. Raises TopicGone, SilentNames, BrokerError."""
         problems: list[str] = []
-        for delay_s in (*self._retry_delays_s, None):
+        for delay_s in (None,) if self._are_names_silent else (*self._retry_delays_s, None):
             problems.clear()
             for address in self._options.namesrv:
                 try:
@@ -228,6 +249,7 @@ class Cluster:
                 except CallError as error:
                     problems.append(str(error))
                     continue
+                self._are_names_silent = False
                 if answer.code == ResponseCode.TOPIC_NOT_EXIST and topic is not None:
                     raise TopicGone(topic)
                 if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -238,7 +260,8 @@ class Cluster:
                 return _accepted(answer, address)
             if delay_s is not None:
                 threading.Event().wait(delay_s)
-        raise BrokerError(f"no name server of namesrvAddr answers: {'; '.join(problems)}")
+        self._are_names_silent = True
+        raise SilentNames(f"no name server of namesrvAddr answers: {'; '.join(problems)}")
 
 
 def _accepted(answer: Command, server: str) -> Command:

@@ -25,5 +25,9 @@ class BrokerError(RuntimeError):
         """The answer that rejects the request; None without one."""
 
 
+class SilentNames(BrokerError):
+    """No name server answers."""
+
+
 class SilentBroker(BrokerError):
     """A broker does not answer, or is not registered."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 
 
 class RangesPartition(InputPartition):  # type: ignore[misc]
-    """The ranges that one task reads, one after the other."""
+    """The ranges that one task reads, one after the other, and the last known addresses of their brokers."""
 
-    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+    def __init__(self, ranges: tuple[OffsetRange, ...], addresses: Mapping[str, str]) -> None:
         self.ranges = ranges
+        brokers = {one.queue.broker for one in ranges}
+        self.addresses = {broker: address for broker, address in addresses.items() if broker in brokers}
 
 
-def planned(options: SourceOptions, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
+def planned(
+    options: SourceOptions, ranges: Iterable[OffsetRange], addresses: Mapping[str, str]
+) -> list[InputPartition]:
     """Return the tasks that read `ranges`."""
     found = tasks(ranges, count_min=options.partitions_min, rows_max=options.partition_rows_max)
-    return [RangesPartition(task) for task in found]
+    return [RangesPartition(task, addresses) for task in found]
 
 
 def read(options: SourceOptions, columns: tuple[str, ...], partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -34,7 +38,7 @@ def read(options: SourceOptions, columns: tuple[str, ...], partition: InputParti
     from pyspark_rocketmq.reading import read_ranges
 
     assert isinstance(partition, RangesPartition)
-    return read_ranges(options, columns, partition.ranges)
+    return read_ranges(options, columns, partition.ranges, partition.addresses)
 
 
 def check_filters(cluster: Cluster, options: SourceOptions, found: Survey) -> None:

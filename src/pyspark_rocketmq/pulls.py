@@ -6,17 +6,19 @@ would wait for the network most of the time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from pyspark_rocketmq.cluster import RETRY_DELAYS_S, Cluster, access_remedy, rejected
-from pyspark_rocketmq.errors import BrokerError, DataLossError
+from pyspark_rocketmq.cluster import Cluster, TopicGone, access_remedy, rejected
+from pyspark_rocketmq.errors import BrokerError, DataLossError, SilentBroker
 from pyspark_rocketmq.offsets import Queue
 from pyspark_rocketmq.options import DEFAULT_GROUP, SourceOptions
 from pyspark_rocketmq.ranges import OffsetRange
+from pyspark_rocketmq.retries import BUSY, RETRY_DELAYS_S
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.bodies import Subscription
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -147,11 +149,22 @@ class Pulls:
                     self._lose(at, self.range.end)
                     return
                 self._wait_for_hidden(at)
-            except CallError as error:
-                if self._failures == len(RETRY_DELAYS_S):
-                    raise BrokerError(f"broker {self.range.queue.broker} does not answer: {error}") from None
-                threading.Event().wait(RETRY_DELAYS_S[self._failures])
-                self._failures += 1
+            except (CallError, SilentBroker) as error:
+                self._wait_for_broker(error)
+
+    def _wait_for_broker(self, error: Exception) -> None:
+        """Wait before the next attempt, and learn the broker's address again. Raises SilentBroker after the last one.
+
+        A broker that fails over has another address, and one that restarts may have one.
+        """
+        queue = self.range.queue
+        if self._failures == len(RETRY_DELAYS_S):
+            raise SilentBroker(f"broker {queue.broker} does not answer: {error}") from None
+        log.info("broker %s does not answer, the task repeats its pull: %s", queue.broker, error)
+        threading.Event().wait(RETRY_DELAYS_S[self._failures])
+        self._failures += 1
+        with contextlib.suppress(BrokerError, TopicGone):
+            self._cluster.relocate(queue.topic)
 
     def _pipelined(self, first: int) -> Iterator[PulledRecords]:
         """Yield the answers from offset `first` on. Raises CallError for a lost connection."""
@@ -227,6 +240,8 @@ class Pulls:
                 after = min(after, end) if after > first else end
                 self._lose(first, after)
                 return PulledRecords(first, b"", after)
+            case code if code in BUSY:
+                raise CallError(f"{self.range.queue.broker} is busy: {answer.remark}")
         if self._group != self._options.group and _rejects_group(answer):
             self._use_group_of_option(answer)
             raise _Repeat

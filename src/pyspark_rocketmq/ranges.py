@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from pyspark_rocketmq.offsets import Offsets, OffsetSpan, Queue
@@ -44,6 +44,8 @@ class Survey:
     """Queues that their brokers have, and that cannot be read now."""
     gone: frozenset[tuple[str, str]] = frozenset()
     """Topics that a broker says it does not have, each with the broker."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """The texts of warnings, by the server or the queue."""
 
 
 def settled(offsets: Offsets, survey: Survey) -> tuple[dict[Queue, int], list[Loss]]:
@@ -71,6 +73,23 @@ def settled(offsets: Offsets, survey: Survey) -> tuple[dict[Queue, int], list[Lo
         else:
             found[queue] = offset
     return {queue: span.first for queue, span in survey.spans.items() if queue not in offsets} | found, losses
+
+
+def unread(offsets: Offsets, survey: Survey, targets: Offsets) -> list[Queue]:
+    """Return the queues whose messages up to their target no broker returns now; none while others have messages.
+
+    A queue without a target was away when the targets were set.
+    """
+    for queue, span in survey.spans.items():
+        if queue in targets and min(span.end, targets[queue]) > offsets.get(queue, span.first):
+            return []
+    return sorted(
+        queue
+        for queue, offset in offsets.items()
+        if queue not in survey.spans
+        and (queue.broker in survey.silent or queue in survey.waiting)
+        and targets.get(queue, offset + 1) > offset
+    )
 
 
 def shares(sizes: Mapping[Queue, int], total_max: int) -> dict[Queue, int]:

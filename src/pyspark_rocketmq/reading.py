@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from pyspark_rocketmq.cluster import Cluster
 from pyspark_rocketmq.columns import arrow_schema
+from pyspark_rocketmq.errors import SilentBroker
 from pyspark_rocketmq.mapped_store import BATCH_BYTES, MappedStore, NotInStore
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.pulls import PulledRecords, Pulls, pull_one
@@ -30,12 +31,12 @@ BATCH_ROWS: Final = 10_000
 
 
 def read_ranges(
-    options: SourceOptions, columns: Sequence[str], ranges: Sequence[OffsetRange]
+    options: SourceOptions, columns: Sequence[str], ranges: Sequence[OffsetRange], addresses: Mapping[str, str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of `ranges` as batches. Raises BrokerError, DataLossError, RecordError."""
     with Cluster(options.connection) as cluster:
+        cluster.learn(addresses)
         for one in ranges:
-            cluster.locate(one.queue.topic, one.queue.broker)
             first = one.first
             if options.store_path is not None:
                 first = yield from _read_files(cluster, options, tuple(columns), one)
@@ -59,7 +60,7 @@ def _read_files(
             for records in store.records(one.queue, store.units(one.queue, at, end), at):
                 yield to_batch(records, columns, one, subscription)
                 at += len(records)
-    except (NotInStore, RecordError) as problem:
+    except (NotInStore, RecordError, SilentBroker) as problem:
         log.warning("%s: the task pulls queue %s from offset %d on from its broker", problem, one.queue, at)
     return at
 

@@ -1,4 +1,4 @@
-"""When the sink repeats a request."""
+"""When source and sink repeat a request."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ asks for a new offset only after the batch of the one before it is complete.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyspark_rocketmq.cluster import Cluster
+from pyspark_rocketmq.errors import SilentBroker
 from pyspark_rocketmq.group_offsets import GroupOffsets
 from pyspark_rocketmq.offsets import Queue, StreamOffset
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.partitions import check_filters, planned, read
-from pyspark_rocketmq.ranges import OffsetRange, Survey, settled, shares
+from pyspark_rocketmq.ranges import OffsetRange, Survey, settled, shares, unread
+from pyspark_rocketmq.repeated_warnings import RepeatedWarnings
 from pyspark_rocketmq.sampling import mean_bytes
 from pyspark_rocketmq.survey import report, resolve, survey
 from wheelmq.system.clock import Clock, SystemClock
@@ -33,7 +36,11 @@ from wheelmq.system.clock import Clock, SystemClock
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger(__name__)
+
 UNBOUNDED = 1 << 62
+AWAY_DELAYS_S = (1.0,) * 30
+"""Waits of trigger availableNow for brokers that are away, before the query fails or ends without their messages."""
 IDLE_S = 0.05
 """Wait before an answer without a new offset. Spark asks again after 10 ms (spark.sql.streaming.pollingDelay)."""
 
@@ -46,8 +53,9 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._cluster: Cluster | None = None
         self._survey: Survey | None = None
         """The last survey, which is as old as the last offset."""
-        self._target: Survey | None = None
-        """With trigger availableNow, the queues as they were at the start of the query."""
+        self._targets: dict[Queue, int] | None = None
+        """With trigger availableNow, the ends of queues at the start of the query, or when their broker came back."""
+        self._warnings = RepeatedWarnings(self._clock)
         self._initial: dict[str, Any] | None = None
         """The initial offset of this life of the query. Spark asks for it more than once."""
         self._begun_ms: int | None = None
@@ -62,7 +70,7 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the part of the reader that tasks need."""
-        return {**self.__dict__, "_cluster": None, "_survey": None, "_target": None, "_group": None}
+        return {**self.__dict__, "_cluster": None, "_survey": None, "_targets": None, "_group": None}
 
     # Offsets -------------------------------------------------------------------------------------------------------
 
@@ -91,13 +99,14 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = survey(self.cluster, self._options)
+        found = survey(self.cluster, self._options)
+        self._targets = {queue: span.end for queue, span in found.spans.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` without one. Raises BrokerError, DataLossError."""
         progress = StreamOffset.of_json(start)
         self._store(progress)
-        found = self._survey = survey(self.cluster, self._options, {**progress.left, **progress.queues})
+        found = self._survey = self._surveyed(progress)
         returned = {queue: offset for queue, offset in progress.left.items() if queue in found.spans}
         starts, losses = settled({**returned, **progress.queues}, found)
         lost = report(losses, fails=self._options.fails_on_loss)
@@ -109,7 +118,7 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         counts = self._counts(starts, sizes, limit)
         if counts:
             self._begun_ms = self._clock.monotonic_ms()
-        elif self._target is None:
+        elif self._targets is None:
             threading.Event().wait(IDLE_S)
         chosen = {
             queue: first + counts.get(queue, 0)
@@ -127,6 +136,31 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         begins = {queue: starts[queue] for queue in chosen if is_first or queue not in progress.queues}
         return StreamOffset(chosen, progress.lost + lost, begins, left).to_json()
 
+    def _surveyed(self, progress: StreamOffset) -> Survey:
+        """Return a survey of the queues. Raises BrokerError.
+
+        With trigger availableNow, wait for brokers that are away once all other messages are read.
+        """
+        known = {**progress.left, **progress.queues}
+        for delay_s in (*AWAY_DELAYS_S, None):
+            found = survey(self.cluster, self._options, known)
+            self._warnings.report(found.problems)
+            if self._targets is None:
+                return found
+            for queue, span in found.spans.items():
+                if queue in progress.queues:
+                    self._targets.setdefault(queue, span.end)
+            away = unread(progress.queues, found, self._targets)
+            if not away:
+                return found
+            if delay_s is not None:
+                threading.Event().wait(delay_s)
+        text = f"the query ends without the messages of queue {away[0]}, whose broker does not answer"
+        if self._options.fails_on_loss:
+            raise SilentBroker(f"{text}. Start the broker, or set failOnDataLoss to false")
+        log.warning("%s. The next query with this checkpoint reads them.", text)
+        return found
+
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues at the last survey, from which the lag follows."""
         if self._survey is None:
@@ -137,15 +171,15 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """Return the ends of the queues that may be read, never before their starts."""
         assert self._survey is not None
         ends = {queue: span.end for queue, span in self._survey.spans.items()}
-        if self._target is not None:
-            targets = self._target.spans
-            ends = {queue: min(end, targets[queue].end) for queue, end in ends.items() if queue in targets}
+        if self._targets is not None:
+            targets = self._targets
+            ends = {queue: min(end, targets[queue]) for queue, end in ends.items() if queue in targets}
         return {queue: max(end, starts[queue]) for queue, end in ends.items()}
 
     def _waits(self, available: int, limit: ReadLimit) -> bool:
         """Return whether the batch waits for more messages (minOffsetsPerTrigger)."""
         limits = self._options.limits
-        if limits.offsets_min is None or isinstance(limit, ReadAllAvailable) or self._target is not None:
+        if limits.offsets_min is None or isinstance(limit, ReadAllAvailable) or self._targets is not None:
             return False
         if self._begun_ms is None:
             return False  # as in Spark's Kafka source, the first batch does not wait
@@ -176,10 +210,11 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         before |= begins
         if self._survey is None:  # a restart repeats the last batch before it asks for an offset
             self._survey = survey(self.cluster, self._options, after)
+            self._warnings.report(self._survey.problems)
         starts, losses = settled({queue: first for queue, first in before.items() if queue in after}, self._survey)
         report([loss for loss in losses if before[loss.queue] < after[loss.queue]], fails=self._options.fails_on_loss)
         ranges = [OffsetRange(queue, starts[queue], last) for queue, last in after.items() if queue in starts]
-        return planned(self._options, ranges)
+        return planned(self._options, ranges, self.cluster.addresses)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._options, self._columns, partition)

@@ -3,112 +3,140 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable
+from typing import Final
 
 from pyspark_rocketmq.cluster import Cluster, TopicGone
-from pyspark_rocketmq.errors import BrokerError, DataLossError, OptionError
+from pyspark_rocketmq.errors import BrokerError, DataLossError, OptionError, SilentBroker, SilentNames
 from pyspark_rocketmq.offsets import EARLIEST, LATEST, Offsets, OffsetSpan, Queue, check_complete
 from pyspark_rocketmq.options import GROUP, Place, SourceOptions
 from pyspark_rocketmq.pulls import is_within
 from pyspark_rocketmq.ranges import Loss, Survey
+from pyspark_rocketmq.retries import BUSY
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
+_TRANSIENT: Final = (ResponseCode.TOPIC_NOT_EXIST, *BUSY)
+"""Rejections that a stream expects: of a deleted topic, and of a busy broker."""
+
 
 def survey(cluster: Cluster, options: SourceOptions, known: Offsets | None = None) -> Survey:
     """Return the queues of the chosen topics.
 
-    With `known` offsets, brokers may be silent: they restart, or their machine is down. Without them, each must answer,
+    With `known` offsets, servers may be silent: they restart, or their machine is down. Without them, each must answer,
     and each topic must exist. Raises OptionError, BrokerError.
     """
-    surveyor = _Surveyor(cluster, is_running=known is not None)
-    topics = cluster.topics(options.topics)
-    if not topics and known is None:
-        raise OptionError(f"topicsPattern is {options.topics.pattern!r}, which matches no topic: correct it")
-    for topic in topics:
-        try:
-            surveyor.ask_brokers(cluster.queues(topic))
-        except TopicGone as error:
-            if known is None:
-                raise OptionError(f"{'topic' if len(topics) == 1 else 'topics'}: {error}") from None
-    if known is not None:
-        surveyor.find(known)
-    spans = surveyor.spans | _with_hidden(cluster, options, surveyor.spans, known or {})
-    return Survey(spans, frozenset(surveyor.silent), frozenset(surveyor.waiting), frozenset(surveyor.gone))
+    surveyor = _Surveyor(cluster, options, is_running=known is not None)
+    try:
+        surveyor.ask_routes()
+        surveyor.find(known or {})
+    except SilentNames as error:
+        if known is None:
+            raise
+        surveyor.problems["namesrvAddr"] = f"{error}. The stream continues with the brokers that it knows."
+        surveyor.ask_brokers(known)
+    surveyor.check_ends(known or {})
+    return surveyor.survey()
 
 
 class _Surveyor:
     """Asks brokers for their queues. Only the answer of a broker makes a queue or a topic count as deleted."""
 
-    def __init__(self, cluster: Cluster, *, is_running: bool) -> None:
+    def __init__(self, cluster: Cluster, options: SourceOptions, *, is_running: bool) -> None:
         self._cluster = cluster
+        self._options = options
         self._is_running = is_running
         """Whether the stream runs, so that brokers may be silent."""
-        self.spans: dict[Queue, OffsetSpan] = {}
-        self.silent: set[str] = set()
-        self.waiting: set[Queue] = set()
-        self.gone: set[tuple[str, str]] = set()
+        self._spans: dict[Queue, OffsetSpan] = {}
+        self._silent: set[str] = set()
+        self._waiting: set[Queue] = set()
+        self._gone: set[tuple[str, str]] = set()
+        self.problems: dict[str, str] = {}
 
-    def ask_brokers(self, queues: list[Queue]) -> None:
-        """Ask the brokers of the queues in the route of a topic. Raises BrokerError."""
+    def survey(self) -> Survey:
+        sets = frozenset(self._silent), frozenset(self._waiting), frozenset(self._gone)
+        return Survey(self._spans, *sets, self.problems)
+
+    def ask_routes(self) -> None:
+        """Ask the brokers in the routes of the chosen topics. Raises OptionError, BrokerError."""
+        chosen = self._options.topics
+        topics = self._cluster.topics(chosen)
+        if not topics and not self._is_running:
+            raise OptionError(f"topicsPattern is {chosen.pattern!r}, which matches no topic: correct it")
+        for topic in topics:
+            try:
+                self.ask_brokers(self._cluster.queues(topic))
+            except TopicGone as error:
+                if not self._is_running:
+                    raise OptionError(f"{'topic' if len(topics) == 1 else 'topics'}: {error}") from None
+
+    def ask_brokers(self, queues: Iterable[Queue]) -> None:
+        """Ask the brokers of these queues. Raises BrokerError."""
+        queues = [queue for queue in queues if queue not in self._spans]
         for topic, broker in sorted({(queue.topic, queue.broker) for queue in queues}):
             found = self._ask(topic, broker)
-            self.spans |= {queue: found[queue] for queue in queues if queue in found}
+            self._spans |= {queue: found[queue] for queue in queues if queue in found}
 
     def find(self, known: Offsets) -> None:
         """Ask the brokers of the known queues that no route has. Raises BrokerError.
 
         A broker that registers again, or a name server that has just started, has no route for a moment.
         """
-        missing = [queue for queue in known if queue not in self.spans and not self._is_explained(queue)]
+        missing = [queue for queue in known if queue not in self._spans and not self._is_explained(queue)]
         if not missing:
             return
-        absent = {queue.broker for queue in missing} - self._cluster.registered()
-        for broker in sorted(absent):
-            log.warning("broker %s is not registered at the name server. The queues of the broker wait.", broker)
-        self.silent |= absent
+        for broker in {queue.broker for queue in missing} - self._cluster.registered():
+            self._note_silence(broker, f"broker {broker} is not registered at the name server")
         for topic, broker in sorted({(queue.topic, queue.broker) for queue in missing}):
             found = self._ask(topic, broker)
-            self.waiting |= {queue for queue in missing if queue in found}
-        for queue in sorted(self.waiting):
-            log.warning("queue %s is not in the route of its topic, or not readable. It waits.", queue)
+            self._waiting |= {queue for queue in missing if queue in found}
+        for queue in self._waiting:
+            self.problems[str(queue)] = f"queue {queue} is not in the route of its topic, or not readable. It waits."
+
+    def check_ends(self, known: Offsets) -> None:
+        """Correct the ends of queues that end before their known offset, because the broker hides the rest.
+
+        A broker that lost its last queue units in a power cut hides messages that it had shown, until its replicas have
+        them. Raises BrokerError.
+        """
+        for queue, offset in known.items():
+            span = self._spans.get(queue)
+            if span is None or offset <= span.end:
+                continue
+            try:
+                if is_within(self._cluster, self._options, queue, offset):
+                    self._spans[queue] = span._replace(end=offset)
+            except SilentBroker as error:
+                self._note_silence(queue.broker, str(error))
+                del self._spans[queue]
 
     def _is_explained(self, queue: Queue) -> bool:
-        return queue.broker in self.silent or (queue.topic, queue.broker) in self.gone
+        return queue.broker in self._silent or (queue.topic, queue.broker) in self._gone
 
     def _ask(self, topic: str, broker: str) -> dict[Queue, OffsetSpan]:
-        """Return the queues of a topic at a broker; none if it is silent or does not have the topic."""
-        if broker in self.silent:
+        """Return the queues of a topic at a broker; none if it is silent or does not have the topic.
+
+        Raises BrokerError for any other rejection: no wait gives the user a right.
+        """
+        if broker in self._silent:
             return {}
         try:
             return self._cluster.spans(topic, broker)
         except BrokerError as error:
-            if not self._is_running:
+            code = None if error.answer is None else error.answer.code
+            if not self._is_running or not (isinstance(error, SilentBroker) or code in _TRANSIENT):
                 raise
-            if error.answer is not None and error.answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                self.gone.add((topic, broker))
-                return {}
-            log.warning("%s. The queues of the broker wait.", error)
-            self.silent.add(broker)
+            if code == ResponseCode.TOPIC_NOT_EXIST:
+                self._gone.add((topic, broker))
+            else:
+                self._note_silence(broker, str(error))
             return {}
 
-
-def _with_hidden(
-    cluster: Cluster, options: SourceOptions, spans: Mapping[Queue, OffsetSpan], known: Offsets
-) -> dict[Queue, OffsetSpan]:
-    """Return the spans of queues that end before their `known` offset, because the broker hides the rest.
-
-    A broker that lost its last queue units in a power cut hides messages that it had shown, until its replicas have
-    them. Such a span ends at the known offset.
-    """
-    beyond = {queue: offset for queue, offset in known.items() if queue in spans and offset > spans[queue].end}
-    return {
-        queue: spans[queue]._replace(end=offset)
-        for queue, offset in beyond.items()
-        if is_within(cluster, options, queue, offset)
-    }
+    def _note_silence(self, broker: str, problem: str) -> None:
+        self._silent.add(broker)
+        self.problems[broker] = f"{problem}. The queues of the broker wait."
 
 
 def resolve(

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
+from pyspark_rocketmq import pulls, stream_reader
+from pyspark_rocketmq.batch_reader import RocketBatchReader
 from pyspark_rocketmq.cluster import Cluster, TopicGone
-from pyspark_rocketmq.errors import DataLossError
+from pyspark_rocketmq.errors import BrokerError, DataLossError, SilentBroker
 from pyspark_rocketmq.offsets import Queue
+from pyspark_rocketmq.options import batch_options
 from tests.live import Live
-from tests.unit.connector.test_source import Stream
+from tests.unit.connector.test_source import Stream, at_broker
 from wheelmq.client import SyncAdmin
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.sync_connection import SyncConnection
 
 
 def no_queues(cluster: Cluster, topic: str) -> list[Queue]:
@@ -74,3 +81,112 @@ class TestQueues:
         servers.create_topic("T", queues=1)
         servers.send("T", [b"1"])
         assert stream.batch() == [b"1"]
+
+
+class TestNameServers:
+    def test_a_stream_continues_without_name_servers(self, servers: Live, caplog: pytest.LogCaptureFixture) -> None:
+        servers.create_topic("T", queues=1)
+        stream = Stream(servers)
+        lose_name_servers(stream)
+        servers.send("T", [b"1"])
+        assert stream.batch() == [b"1"] and stream.batch() is None
+        assert caplog.text.count("The stream continues with the brokers that it knows") == 1
+
+    def test_a_stream_that_knows_no_broker_waits(self, servers: Live) -> None:
+        servers.create_topic("T", queues=1)
+        stream = Stream(servers)
+        lose_name_servers(stream)
+        stream.reader.cluster._masters.clear()
+        assert stream.batch() is None
+
+
+def lose_name_servers(stream: Stream) -> None:
+    """Give the stream a name server that does not answer. Its tasks have the same one."""
+    reader, options = stream.reader, stream.reader._options
+    connection = msgspec.structs.replace(options.connection, namesrv=("127.0.0.1:1",))
+    reader.cluster._options, reader.cluster._retry_delays_s = connection, (0.0,)
+    reader._options = msgspec.structs.replace(options, connection=connection)
+
+
+class TestBrokers:
+    def test_a_rejection_is_an_error(self, servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+        servers.create_topic("T", queues=1)
+        stream = Stream(servers)
+        answer = Command(code=ResponseCode.NO_PERMISSION, remark="no right")
+        monkeypatch.setattr(Cluster, "call", lambda cluster, broker, command: answer)
+        with pytest.raises(BrokerError, match="Give the rights to the key of options accessKey"):
+            stream.batch()
+
+    def test_a_warning_comes_once_a_minute(self, servers: Live, caplog: pytest.LogCaptureFixture) -> None:
+        servers.create_topic("T", queues=1)
+        stream = Stream(servers)
+        servers.stop_broker("broker-a")
+        assert [stream.batch() for _ in range(3)] == [None] * 3
+        assert caplog.text.count("The queues of the broker wait") == 1
+        stream.clock.advance(60_000)
+        assert stream.batch() is None and caplog.text.count("The queues of the broker wait") == 2
+
+    def test_a_survey_asks_a_busy_broker_again(self, servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+        servers.create_topic("T", queues=1)
+        stream = Stream(servers)
+        servers.send("T", [b"1"])
+        busy = [Command(code=ResponseCode.SYSTEM_BUSY, remark="busy")]
+        call = SyncConnection.call
+
+        def call_later(connection: SyncConnection, command: Command) -> Command:
+            is_of_broker = connection.address == servers.broker_address("broker-a")
+            return busy.pop() if busy and is_of_broker else call(connection, command)
+
+        monkeypatch.setattr(SyncConnection, "call", call_later)
+        assert stream.batch() == [b"1"] and not busy
+
+    def test_a_task_finds_a_broker_at_its_new_address(self, servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pulls, "RETRY_DELAYS_S", (0.0,))
+        servers.create_topic("T", queues=1)
+        servers.send("T", [b"1", b"2"])
+        options = {"namesrvAddr": servers.namesrv, "topic": "T", "startingOffsets": "earliest"}
+        reader = RocketBatchReader(batch_options(options), ("body",))
+        (task,) = reader.partitions()
+        servers.stop_broker("broker-a")
+        servers.add_broker("broker-a")  # it chooses another port
+        assert [row["body"] for batch in reader.read(task) for row in batch.to_pylist()] == [b"1", b"2"]
+
+    def test_a_busy_task_pulls_again(self, servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+        servers.create_topic("T", queues=1)
+        servers.send("T", [b"1"])
+        reader = RocketBatchReader(batch_options({"namesrvAddr": servers.namesrv, "topic": "T"}), ("body",))
+        (task,) = reader.partitions()
+        busy = [Command(code=ResponseCode.SYSTEM_BUSY, remark="busy")]
+        finish = SyncConnection.finish
+        monkeypatch.setattr(SyncConnection, "finish", lambda *args: busy.pop() if busy else finish(*args))
+        assert [row["body"] for batch in reader.read(task) for row in batch.to_pylist()] == [b"1"] and not busy
+
+
+class TestAvailableNow:
+    @pytest.fixture
+    def stream(self, servers: Live, monkeypatch: pytest.MonkeyPatch) -> Stream:
+        """Return a stream of two brokers with a message each. broker-b is away at the start of the query."""
+        monkeypatch.setattr(stream_reader, "AWAY_DELAYS_S", (0.0,))
+        servers.add_broker("broker-b")
+        servers.create_topic("T", queues=1)
+        stream = Stream(servers, startingOffsets="earliest")
+        for broker in ("broker-a", "broker-b"):
+            servers.send("T", [broker.encode()], select=at_broker(broker))
+        servers.stop_broker("broker-b")
+        stream.reader.prepareForTriggerAvailableNow()
+        return stream
+
+    def test_a_broker_that_comes_back_is_read(self, servers: Live, stream: Stream) -> None:
+        assert stream.batch() == [b"broker-a"]
+        with pytest.raises(SilentBroker, match=r"without the messages of queue T/broker-b/0.*Start the broker"):
+            stream.batch()
+        servers.add_broker("broker-b")
+        servers.send("T", [b"late"], select=at_broker("broker-a"))
+        assert stream.batch() == [b"broker-b"] and stream.batch() is None
+
+    def test_the_query_ends_without_them_if_losses_are_no_errors(
+        self, stream: Stream, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        stream.reader._options = msgspec.structs.replace(stream.reader._options, fails_on_loss=False)
+        assert stream.batch() == [b"broker-a"] and stream.batch() is None
+        assert "The next query with this checkpoint reads them" in caplog.text
