@@ -1,4 +1,4 @@
-"""What most handlers use. A handler that needs another part names it (`handler_table`)."""
+"""The parts that most handlers use. A handler that needs another part names it (`handler_table`)."""
 
 from __future__ import annotations
 

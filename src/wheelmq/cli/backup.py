@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from wheelmq.cli.part import CannotStart, home_option
-from wheelmq.cli.targets import end_failed, find_store, open_target, storage_option, store_option, tell
+from wheelmq.cli.targets import end_failed, find_store, open_target, print_event, storage_option, store_option
 
 
 @click.command(name="backup", short_help="Copy a store once, and verify the copy.")
@@ -30,7 +30,7 @@ def command(dest: str, home: Path, store: Path | None, pairs: tuple[str, ...], a
     from wheelmq.cli.ship_run import ShipRun
     from wheelmq.system.clock import SystemClock
 
-    report = partial(tell, as_json)
+    report = partial(print_event, as_json)
     try:
         target = open_target(dest, pairs)
         run = ShipRun(find_store(home, store), dest, target, ShipSettings(), 0.5, SystemClock(), report, once=True)

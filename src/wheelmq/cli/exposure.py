@@ -40,7 +40,7 @@ class Listener:
 
     @property
     def lacks(self) -> str:
-        """What it lacks against strangers: an empty text if it encrypts all and knows its clients."""
+        """The protection that it lacks. An empty text if it encrypts all traffic and knows its clients."""
         is_enforcing = self.tls is TlsMode.ENFORCING
         if is_enforcing and (self.has_users or self.needs_certificate):
             return ""

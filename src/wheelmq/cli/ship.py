@@ -12,7 +12,15 @@ from pathlib import Path
 import click
 
 from wheelmq.cli.part import CannotStart, end_with_stdin, home_option, supervised_options
-from wheelmq.cli.targets import end_failed, find_store, open_target, storage_option, store_option, target_argument, tell
+from wheelmq.cli.targets import (
+    end_failed,
+    find_store,
+    open_target,
+    print_event,
+    storage_option,
+    store_option,
+    target_argument,
+)
 from wheelmq.cli.times import Duration
 from wheelmq.net.managed_process import CANNOT_START
 
@@ -72,7 +80,7 @@ def command(
         found = find_store(home, store)
         opened = open_target(target, pairs)
         run = ShipRun(
-            found, target, opened, settings, interval / 1000, SystemClock(), partial(tell, as_json), once=once
+            found, target, opened, settings, interval / 1000, SystemClock(), partial(print_event, as_json), once=once
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: run.stop())

@@ -74,7 +74,7 @@ def error_text(error: Exception, target: str) -> str:
     return public_text(text, target)
 
 
-def tell(as_json: bool, event: str, text: str, **fields: object) -> None:
+def print_event(as_json: bool, event: str, text: str, **fields: object) -> None:
     """Print an event of a copy: a JSON line, or a sentence. The sentence of an error goes to the standard error."""
     if as_json or event not in _ERRORS:
         say(as_json, event, text, **fields)
@@ -83,7 +83,7 @@ def tell(as_json: bool, event: str, text: str, **fields: object) -> None:
 
 
 def end_failed(as_json: bool, error: Exception, target: str, code: int) -> NoReturn:
-    """Print why a copy failed on the standard error, also as an event with `as_json`, and exit."""
+    """Print the reason of a failed copy on the standard error, also as an event with `as_json`, and exit."""
     why = error_text(error, target)
     if as_json:
         say(as_json, "failed", "", why=why)

@@ -189,4 +189,4 @@ _WRITTEN: Final[dict[str, dict[str, str]]] = {
     "useTLS": {"always": "true", "auto": "false", "never": "false"},
     "tls.client.authServer": {"full": "true", "chain": "true", "none": "false"},
 }
-"""What Apache writes for the words of some keys, which are booleans there. Its tools compare and parse them."""
+"""Apache's words for the values of some keys, which are booleans there. Its tools compare and parse these words."""

@@ -1,4 +1,4 @@
-"""What the client uses of Python 3.11, also for Python 3.10. Import it from here, not from the standard library."""
+"""Names of Python 3.11 that the client uses, also for Python 3.10. Import them from here."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class BrokerHarness:
     # Start and stop ------------------------------------------------------------------------------------------------
 
     def start(self, **settings: Any) -> None:
-        """Start a broker on the folder; `settings` change those it had. What it raises leaves nothing behind."""
+        """Start a broker on the folder. `settings` change those it had. A start that raises leaves no broker."""
         self.open(**settings)
         self.tick()  # a server ticks once it listens
 

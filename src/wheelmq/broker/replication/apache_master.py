@@ -1,4 +1,4 @@
-"""What a slave asks a master of Apache RocketMQ: its log, its log files, and its checkpoints (SlaveSynchronize)."""
+"""Requests of a slave to a master of Apache RocketMQ: for log, log files and checkpoints (SlaveSynchronize)."""
 
 from __future__ import annotations
 

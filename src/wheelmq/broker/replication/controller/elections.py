@@ -1,4 +1,4 @@
-"""What the controller decided about this broker, and the changes of its role that follow from it."""
+"""The decisions of the controller about this broker, and the changes of its role that follow from them."""
 
 from __future__ import annotations
 
