@@ -16,7 +16,7 @@ S3_OPTIONS: Final[dict[str, Any]] = {
 
 
 class TargetUnusable(OSError):
-    """The target cannot be opened. The text names the remedy."""
+    """No attempt can open the target. The text names the remedy."""
 
 
 class ObjectStoreTarget:
@@ -30,7 +30,7 @@ class ObjectStoreTarget:
 
     @classmethod
     def open(cls, url: str, options: dict[str, Any]) -> ObjectStoreTarget:
-        """Open the target at `url`. Raises TargetUnusable."""
+        """Open the target at `url`. Raises TargetUnusable, and OSError if it cannot be reached now."""
         try:
             import fsspec
         except ImportError:
@@ -44,9 +44,12 @@ class ObjectStoreTarget:
         except (ImportError, ValueError) as error:
             text = public_text(f"{error}. Install the package for {protocol}://", url)
             raise TargetUnusable(errno.EINVAL, text, public_name(url)) from None
+        except TypeError as error:  # of an option that the file system does not have
+            text = public_text(f"{error}. Check the options of --storage", url)
+            raise TargetUnusable(errno.EINVAL, text, public_name(url)) from None
         except Exception as error:  # some file systems connect at once
             text = public_text(f"{type(error).__name__}: {error}", url)
-            raise TargetUnusable(errno.EIO, text, public_name(url)) from None
+            raise OSError(errno.EIO, text, public_name(url)) from None
         return cls(files, root, url)
 
     def names(self, folder: str) -> list[str]:

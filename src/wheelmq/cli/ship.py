@@ -63,7 +63,10 @@ def command(
     TARGET is a folder, or a URL such as s3://BUCKET/FOLDER. The broker may run or not. Run the command again at any
     time: it continues where the target ends. `wheelmq restore` brings a store back.
     """
+    from wheelmq.backup.objects import TargetDamaged
     from wheelmq.backup.settings import ShipSettings
+    from wheelmq.backup.shipper import TargetForeign
+    from wheelmq.backup.target import TargetTaken
     from wheelmq.cli.ship_run import ShipRun
     from wheelmq.system.clock import SystemClock
 
@@ -86,5 +89,7 @@ def command(
             signal.signal(number, lambda *_: run.stop())
         run.open()
         run.run()
-    except (CannotStart, OSError) as error:
+    except (CannotStart, TargetDamaged, TargetForeign, TargetTaken) as error:
         end_failed(as_json, error, target, CANNOT_START)
+    except OSError as error:  # the target may be reachable later
+        end_failed(as_json, error, target, 1)

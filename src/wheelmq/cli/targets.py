@@ -34,15 +34,21 @@ _ERRORS: Final = frozenset({"failed", "problem"})
 
 
 def open_target(name: str, pairs: tuple[str, ...]) -> Target:
-    """Return the target that a folder or a URL names. Raises CannotStart."""
+    """Return the target that a folder or a URL names. Raises CannotStart, and OSError if it cannot be reached now."""
     from wheelmq.backup.object_store import ObjectStoreTarget, TargetUnusable
     from wheelmq.backup.target import FolderTarget
+    from wheelmq.store.ship_status import has_raw_password
     from wheelmq.system.disk import Disk
 
     if "://" not in name or name.startswith(_LOCAL):
         if pairs:
             raise CannotStart("--storage is for object stores, and the target is a folder")
         return FolderTarget(Disk(), Path(name.partition("://")[2] or name).absolute())
+    if has_raw_password(name):
+        raise CannotStart(
+            "the password in the URL of the target has a / or a space: percent-encode / as %2F in the password, and a "
+            "space as %20"
+        )
     options: dict[str, Any] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")

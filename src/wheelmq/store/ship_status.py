@@ -24,6 +24,8 @@ ATTEMPTS: Final = 3
 """Attempts to read a file that may be written at the same time."""
 HIDDEN: Final = "***"
 _USER_INFO: Final = re.compile(r"(?<=://)[^/\s]*@")
+_RAW_PASSWORD: Final = re.compile(r"://(\[[^\]/]*\]|[^/\s:@\[])*:(?!\d+/)[^/\s@]*[/\s].*@", re.DOTALL)
+"""A user and a colon that begins no port, and an @ after the first / or space."""
 
 
 class ShipStatus(msgspec.Struct, kw_only=True):
@@ -57,16 +59,25 @@ def public_name(target: str) -> str:
     return _USER_INFO.sub("", target)
 
 
+def has_raw_password(target: str) -> bool:
+    """Return whether the URL of a target seems to have a password with a / or a space, which would end its server.
+
+    Such a password cannot be told from the path, and so not be hidden.
+    """
+    return _RAW_PASSWORD.search(target) is not None
+
+
 def public_text(text: str, target: str) -> str:
     """Return a text without the users and passwords of URLs in it, and without the password of `target`.
 
-    Errors of libraries may name the password alone.
+    Errors of libraries may name the password alone. It is hidden where it is a whole word, because a short one is in
+    other words too.
     """
     text = public_name(text)
     found = _USER_INFO.search(target)
     password = "" if found is None else found[0][:-1].partition(":")[2]
     for secret in sorted({password, unquote(password)} - {""}, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+        text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
     return text
 
 

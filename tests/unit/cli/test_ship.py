@@ -140,6 +140,45 @@ def test_errors_name_the_remedy(
 
 
 @pytest.mark.parametrize("command", ["ship", "backup", "restore"])
+@pytest.mark.parametrize("place", ["core.url_to_fs", "implementations.memory.MemoryFileSystem.find"])
+def test_an_unreachable_target_can_be_tried_again(
+    harness: BrokerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str
+) -> None:
+    """A service manager does not start a command again after exit code 78."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ConnectionRefusedError("planted")
+
+    for name in {place, place.replace("find", "cat_file")}:
+        monkeypatch.setattr(f"fsspec.{name}", fail)
+    options = ("--check",) if command == "restore" else ("--store", tmp_path / "store")
+    result = run(command, "memory://host/copies", *options)
+    assert result.exit_code == 1 and "planted" in result.stderr and "host/copies" in result.stderr
+
+
+def test_an_option_that_the_target_does_not_have_is_no_lack_of_contact(
+    harness: BrokerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise TypeError("unexpected keyword argument 'a'")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", fail)
+    result = run("ship", "memory://host/copies", "--store", tmp_path / "store", "--storage", "a=b")
+    assert result.exit_code == CANNOT_START and "Check the options of --storage" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["ship", "backup", "restore"])
+def test_a_password_with_a_slash_is_rejected_and_not_printed(
+    harness: BrokerHarness, tmp_path: Path, command: str
+) -> None:
+    options = ("--check",) if command == "restore" else ("--store", tmp_path / "store", "--json")
+    result = run(command, "sftp://bob:hid/den@127.0.0.1/copies", *options)
+    assert result.exit_code == (CANNOT_START if command == "ship" else 1)
+    assert "percent-encode / as %2F in the password" in result.stderr
+    assert "hid" not in result.output and "den" not in result.output
+
+
+@pytest.mark.parametrize("command", ["ship", "backup", "restore"])
 @pytest.mark.parametrize("scheme", ["nosuch", "http", "memory"])
 def test_an_error_hides_the_password_of_the_target(
     harness: BrokerHarness, tmp_path: Path, command: str, scheme: str, monkeypatch: pytest.MonkeyPatch
@@ -199,7 +238,7 @@ def test_a_single_copy_gives_up_when_the_target_fails(
     (tmp_path / "copies" / "new").rename(tmp_path / "copies" / "old")
     (tmp_path / "copies" / "new").write_text("no folder")
     result = run("ship", tmp_path / "copies", "--store", tmp_path / "store", "--once", "--interval", "50ms", "--json")
-    assert result.exit_code == CANNOT_START and "failed" in events(result)
+    assert result.exit_code == 1 and "failed" in events(result)
 
 
 def test_a_past_time_is_relative_or_absolute_and_not_in_the_future() -> None:

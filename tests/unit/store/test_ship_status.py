@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from wheelmq.formats.disk.paths import StorePaths
-from wheelmq.store.ship_status import ShipStatus, ShipStatusFile, public_name, public_text, read_statuses
+from wheelmq.store.ship_status import (
+    ShipStatus,
+    ShipStatusFile,
+    has_raw_password,
+    public_name,
+    public_text,
+    read_statuses,
+)
 from wheelmq.system.disk import Disk
 
 
@@ -64,3 +73,29 @@ def test_a_text_has_no_password_of_its_target() -> None:
     assert public_text(text, url) == "sftp://host/path: authentication of bob failed with *** or ***"
     assert public_text("/folder@2: no room", "/folder@2") == "/folder@2: no room"
     assert public_text("s3://b/x@2: no bucket", "s3://b/x@2") == "s3://b/x@2: no bucket"
+
+
+def test_a_short_password_does_not_garble_a_text() -> None:
+    url = "sftp://bob:a@host/path"
+    assert public_text("bad password a at a host: 'a'", url) == "bad password *** at *** host: '***'"
+
+
+@pytest.mark.parametrize(
+    ("url", "is_raw"),
+    [
+        ("sftp://bob:pa/ss@host/x", True),
+        ("sftp://bob:/ss@host/x", True),
+        ("sftp://bob:12/a/ss@host/x", False),  # like a host with a port
+        ("sftp://bob:pa ss@host/x", True),
+        ("sftp://bob:pass@host/x@2", False),
+        ("sftp://bob:pass@host:22/x@2", False),
+        ("sftp://host:22/x@2", False),
+        ("sftp://[::1]:22/x@2", False),
+        ("sftp://[::1]/x@2", False),
+        ("s3://b/x@2", False),
+        ("s3://b/x:y@2", False),
+        ("/folder:a/b@2", False),
+    ],
+)
+def test_a_raw_password_is_found(url: str, is_raw: bool) -> None:
+    assert has_raw_password(url) is is_raw
