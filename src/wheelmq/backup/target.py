@@ -14,8 +14,11 @@ from wheelmq.system.unfinished_file import UNFINISHED
 
 IDENTITY: Final = "wheelmq-ship.json"
 """The object that marks a target. It names the history of the target."""
-_UNFINISHED: Final = re.compile(rf"({re.escape(IDENTITY)}[^/]*|[a-z]+/[0-9][^/]*){re.escape(UNFINISHED)}")
-"""Unfinished files of objects, with those of older versions."""
+_UNFINISHED: Final = re.compile(
+    rf"({re.escape(IDENTITY)}|new/\d{{16}}|(log|blocks|points)/\d{{16}}-\d{{16}}(\.base|\.\d+)?)(\.\d+-\d+)?"
+    + re.escape(UNFINISHED)
+)
+"""Unfinished files of objects, with those of older versions, which have no number of a process."""
 
 
 class TargetTaken(FileExistsError):

@@ -26,16 +26,17 @@ _numbers: Final = itertools.count()
 def unfinished_file(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
     """Create and lock an unfinished file for `path`. Yields its path, and the file. Raises OSError.
 
-    The end removes it, also if writing fails. A killed process leaves it.
+    The end removes it, also if writing fails. A killed process leaves it. It is closed first, because NFS renames an
+    open file in place of a removal.
     """
     fresh, file = next(filter(None, (_create(path, number) for number in _numbers)))
-    with file:
-        try:
+    try:
+        with file:
             yield fresh, file
-        except OSError:
-            fresh.unlink(missing_ok=True)
-            raise
+    except OSError:
         fresh.unlink(missing_ok=True)
+        raise
+    fresh.unlink(missing_ok=True)
 
 
 def _create(path: Path, number: int) -> tuple[Path, BinaryIO] | None:
@@ -69,7 +70,7 @@ def remove_abandoned(path: Path) -> bool:
 def give_name(fresh: Path, path: Path) -> None:
     """Give a finished file its name. Raises FileExistsError, OSError.
 
-    Without hard links, a process that does the same at the same moment is not noticed.
+    On a file system without hard links, two processes can create the same file at the same moment. The last one wins.
     """
     try:
         os.link(fresh, path)
