@@ -41,7 +41,13 @@ def disk_problem(settings: BrokerSettings, *, total: int, used: int, free: int, 
             "(disk_space_warning_level_ratio)"
         )
     if not is_new:
-        return None
+        needed = log_room_bytes(settings.store)
+        if free >= needed:
+            return None
+        return (
+            f"the disk of {store} has {_mib(free)} free, and the log takes {_mib(needed)} at a time: the broker will "
+            "reject messages"
+        )
     needed = first_bytes(settings)
     if free < needed:
         return (

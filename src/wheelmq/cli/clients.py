@@ -44,11 +44,11 @@ def open_dead_letters(namesrv: str, tls: TlsOptions | None, group: str) -> DeadL
 
 
 async def check_brokers(admin: Admin) -> None:
-    """Raise NoBroker if no broker is registered, because lists of its topics and groups would be empty."""
+    """Raise NoBroker if no master is registered, because lists of its topics and groups would be empty."""
     from wheelmq.client.routes import NoBroker
 
     if not await admin.brokers():
-        raise NoBroker("no broker is registered at the name server")
+        raise NoBroker("no master is registered at the name server")
 
 
 async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:

@@ -23,7 +23,7 @@ namesrv_option = click.option(
 @contextmanager
 def plain_errors(namesrv: str) -> Iterator[None]:
     """Convert errors of the client to click's errors, which end with exit code 1."""
-    from wheelmq.client.routes import NoBroker, NoNameServer, TopicUnknown
+    from wheelmq.client.routes import NoBroker, NoNameServer, NotWritable, TopicUnknown
     from wheelmq.net.errors import CallError, Refused
     from wheelmq.system.tls import TlsError
 
@@ -33,6 +33,10 @@ def plain_errors(namesrv: str) -> Iterator[None]:
         raise click.ClickException(
             f"no name server answers: {error}. Start one with `wheelmq up`, or name another with --namesrv."
             f"{_tls_hint(error)}"
+        ) from None
+    except NotWritable as error:
+        raise click.ClickException(
+            f"{error}. `wheelmq topics` shows its permission, and `wheelmq admin updateTopic` changes it."
         ) from None
     except NoBroker as error:
         raise click.ClickException(

@@ -51,6 +51,7 @@ def man_page(root: click.Command, version: str) -> str:
         *(".TP", ".B 0", "The command did its work."),
         *(".TP", ".B 1", "It failed, and the text on the standard error names the remedy."),
         *(".TP", ".B 2", "An option or an argument is wrong."),
+        *(".TP", ".B 3", "send: all messages are stored, some of them less safely than requested."),
         *(".TP", ".B 78", "A part cannot start, and would fail the next time too."),
     ]
     return "\n".join(lines) + "\n"

@@ -119,7 +119,8 @@ def command(
     except click.ClickException as error:
         if not sending.sent:
             raise
-        before = f"{sending.sent} messages were sent before it{sending.less_safe_text()}"
+        were = "was" if sending.sent == 1 else "were"
+        before = f"{counted(sending.sent, 'message')} {were} sent before it{sending.less_safe_text()}"
         raise click.ClickException(f"{error.message} ({before})") from None
     sys.exit(LESS_SAFE if sending.less_safe_text() else 0)
 

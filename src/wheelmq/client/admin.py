@@ -405,7 +405,7 @@ class Admin:
     async def _chosen(self, broker_name: str | None) -> dict[str, str]:
         brokers = await self.brokers()
         if not brokers:
-            raise NoBroker(f"no broker is registered at {', '.join(self._session.routes.servers)}")
+            raise NoBroker(f"no master is registered at {', '.join(self._session.routes.servers)}")
         if broker_name is None:
             return brokers
         return {broker_name: self._address(broker_name, brokers)}

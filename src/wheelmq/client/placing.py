@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from wheelmq.client.outgoing import OutgoingMessage
-from wheelmq.client.routes import NoBroker, TopicRoute
+from wheelmq.client.routes import NoBroker, NotWritable, TopicRoute
 from wheelmq.formats.java import java_hash
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.system.clock import Clock
@@ -41,7 +41,9 @@ class Placing:
         writable queue, and ValueError for a queue that the topic does not have.
         """
         if not route.writable:
-            raise NoBroker(f"no broker accepts messages for {route.topic}: none of its queues is writable")
+            if not route.masters:
+                raise NoBroker(f"no master is registered that has topic {route.topic}")
+            raise NotWritable(f"no broker accepts messages for {route.topic}: none of its queues is writable")
         if message.select is not None:
             queue = message.select(route.writable)
             if queue not in route.writable:

@@ -32,6 +32,10 @@ class NoBroker(CallError):
     """No broker has the topic or can create it."""
 
 
+class NotWritable(NoBroker):
+    """No queue of the topic has the permission to write."""
+
+
 class TopicUnknown(LookupError):
     """No name server knows the topic."""
 

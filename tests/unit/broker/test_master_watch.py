@@ -102,6 +102,11 @@ def test_a_name_server_that_rejects_the_question_does_not_say_that_there_is_no_m
         assert asyncio.run(watch.later_master()) is None
         assert f"the name server at {NAMES[0]} does not say which broker is the master" in caplog.text
         assert "The user of this broker needs Get on the cluster" in caplog.text
+        code = ResponseCode.SYSTEM_BUSY
+        caplog.clear()
+        watch = MasterWatch(harness.broker.parts, lambda later: None)
+        assert asyncio.run(watch.later_master()) is None
+        assert "does not say which broker is the master" in caplog.text and "needs Get" not in caplog.text
         code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED  # a name server of RocketMQ 4
         assert asyncio.run(watch.later_master_for_sure()) is None
 

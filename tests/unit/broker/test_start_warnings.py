@@ -34,6 +34,8 @@ def test_a_disk_too_small_for_a_new_store_causes_a_warning() -> None:
     assert f"/store has 50 MiB free, and a new store takes {NEW_MIB} MiB: the broker will reject messages" in text
     assert text.endswith(REMEDY)
     assert warning(GIB, GIB - (50 << 20), is_new=False, disk_space_warning_level_ratio=100) is None
+    text = warning(GIB, GIB - (50 << 20), is_new=False, disk_space_warning_level_ratio=100, warm_maped_file_enable=True)
+    assert text is not None and "50 MiB free, and the log takes 1.0 GiB at a time: the broker will reject" in text
 
 
 def test_a_disk_full_after_the_first_messages_causes_a_warning() -> None:

@@ -141,6 +141,9 @@ def test_little_room_is_a_warning_that_depends_on_the_age_of_the_store(
         CheckStatus.WARN,
         "the store grows with its messages: free space there",
     )
+    fill_disk(monkeypatch, total_mib=20, free_mib=3)
+    check = disk_check(tmp_path)
+    assert check.status is CheckStatus.FAIL and "3 MiB free, and the log takes 4 MiB at a time" in check.detail
 
 
 def refuse_all(*_: object, **__: object) -> None:

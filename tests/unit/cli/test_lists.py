@@ -119,7 +119,7 @@ def test_a_list_without_a_broker_is_an_error(running: Running) -> None:
         await servers.app.stop()
         for words in (["topics"], ["topics", "--json"], ["groups"], ["groups", "--json"], ["lag"]):
             out = await wheelmq(*words, code=1)
-            assert "no broker is registered at the name server. Start a broker with `wheelmq up`" in out
+            assert "no master is registered at the name server. Start a broker with `wheelmq up`" in out
 
     running(work)
 

@@ -33,6 +33,7 @@ def test_the_man_page_has_each_command_and_option() -> None:
         assert [option for option in shown if option not in plain and option not in hidden] == []
     assert '.SS "wheelmq dead-letters resend ' in plain and '.SS "wheelmq admin topicStatus ' in plain
     assert ".B WHEELMQ_NAMESRV" in plain and ".SH EXIT STATUS" in plain
+    assert ".B 3\nsend: all messages are stored, some of them less safely than requested.\n" in plain
 
 
 def test_the_man_page_is_valid_roff() -> None:

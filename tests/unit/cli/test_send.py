@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.docs.command_line import LINES
-from tests.unit.cli.running import Command, Running
+from tests.unit.cli.running import Command, Running, topic_registered
 from tests.unit.client.conftest import Servers
 from wheelmq.cli import main
-from wheelmq.client import Producer, PullConsumer
+from wheelmq.client import Admin, Producer, PullConsumer
 from wheelmq.client.results import SendResult, SendStatus
 from wheelmq.net.errors import CallError
 
@@ -82,7 +82,18 @@ def test_an_error_after_some_messages_counts_them(running: Running) -> None:
     async def work(servers: Servers, wheelmq: Command) -> None:
         body = b"short\n" + b"x" * (5 << 20) + b"\n"
         out = await wheelmq("send", "T", "-", "--lines", stdin=body, code=1)
-        assert "body_bytes_max" in out and "1 messages were sent before it" in out
+        assert "body_bytes_max" in out and "1 message was sent before it" in out
+
+    running(work)
+
+
+def test_a_topic_that_cannot_be_written_is_no_missing_broker(running: Running) -> None:
+    async def work(servers: Servers, wheelmq: Command) -> None:
+        async with Admin(servers.namesrv) as admin:
+            await admin.create_topic("Frozen", queues=1, perm=4)
+        await topic_registered(servers, "Frozen")
+        out = await wheelmq("send", "Frozen", "x", code=1)
+        assert "none of its queues is writable. `wheelmq topics` shows its permission" in out and "up`" not in out
 
     running(work)
 
@@ -109,7 +120,7 @@ def test_messages_stored_less_safely_are_counted(running: Running, monkeypatch: 
         out = await wheelmq("send", "Safe", "x", "--json", code=3)
         assert json.loads(out)["status"] == NO_SLAVE
         out = await wheelmq("send", "Safe", "-", "--lines", stdin=b"x\n" + b"x" * 9, code=1)
-        assert "(1 messages were sent before it; stored less safely than requested: 1 FLUSH_DISK_TIMEOUT)" in out
+        assert "(1 message was sent before it; stored less safely than requested: 1 FLUSH_DISK_TIMEOUT)" in out
 
     running(work)
 

@@ -6,7 +6,7 @@ import pytest
 
 from wheelmq.client.outgoing import OutgoingMessage
 from wheelmq.client.placing import AVOIDED_S, Placing, by_hash
-from wheelmq.client.routes import NoBroker, TopicRoute
+from wheelmq.client.routes import NoBroker, NotWritable, TopicRoute
 from wheelmq.formats.java import java_hash
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.testing.clock import ManualClock
@@ -67,5 +67,7 @@ def test_a_message_without_a_valid_queue_is_rejected() -> None:
     other = QueueName(topic="U", broker_name="a", queue_id=0)
     with pytest.raises(ValueError, match="not a writable queue of T"):
         placing.pick(ROUTE, OutgoingMessage(body=b"", select=lambda queues: other))
-    with pytest.raises(NoBroker):
-        placing.pick(TopicRoute("T", (), QUEUES, {}), PLAIN)
+    with pytest.raises(NotWritable, match="none of its queues is writable"):
+        placing.pick(TopicRoute("T", (), QUEUES, {"a": "a:1"}), PLAIN)
+    with pytest.raises(NoBroker, match="no master is registered that has topic T"):
+        placing.pick(TopicRoute("T", (), (), {}), PLAIN)

@@ -269,8 +269,9 @@ class MasterWatch:
         except Refused as error:
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return {}
-            text = "the name server at %s does not say which broker is the master of %s: %s. %s"
-            self._log.warn(f"refused {server}", text, server, node.name, error, REMEDY)
+            text = "the name server at %s does not say which broker is the master of %s: %s%s"
+            remedy = f". {REMEDY}" if error.code == ResponseCode.NO_PERMISSION else ""
+            self._log.warn(f"refused {server}", text, server, node.name, error, remedy)
             raise
         except BodyError:
             return {}  # the name server knows no broker of this name
