@@ -22,7 +22,7 @@ class DiskUse(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> DiskUse:
-        """Return the use of the file system that has `folder`, or will have it. Raises OSError."""
+        """Return the use of the file system of `folder`, which need not exist. Raises OSError."""
         return cls(*shutil.disk_usage(stores.existing(folder)))
 
 

@@ -35,7 +35,7 @@ def existing(folder: Path) -> Path:
 
 
 def _exists(path: Path, *, if_hidden: bool) -> bool:
-    """Return whether `path` exists, or `if_hidden` if this user may not know it."""
+    """Return whether `path` exists. Returns `if_hidden` if this user has no right to see it."""
     try:
         path.stat()
     except PermissionError:

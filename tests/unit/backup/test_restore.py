@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.backup.conftest import Ship, expire
+from tests.unit.backup.conftest import SMALL_FILES, Ship, expire
 from wheelmq.auth.files import USERS_NAME
 from wheelmq.auth.inner_users import PIPELINE_KEY_NAME
 from wheelmq.backup.objects import TargetDamaged
+from wheelmq.backup.plan import Window, windows
 from wheelmq.backup.restore import FolderInUse, Restore
 from wheelmq.backup.settings import ShipSettings
 from wheelmq.broker.replication.role import StoredRole, store_role
@@ -41,6 +42,32 @@ def test_a_restore_has_the_records_that_were_stored_by_the_time(harness: BrokerH
             assert made.counts.records == i + 1 and made.last_ms == at_ms
     with BrokerHarness(ship.root / "at-4-6", clock=ManualClock(ship.clock.now_ms())) as restored:
         assert restored.bodies("T") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_the_only_millisecond_before_a_gap_is_that_of_its_point(
+    small: Callable[[str], BrokerHarness], ship: Ship
+) -> None:
+    """The broker stores more in this millisecond, after the point, and deletes it before it is shipped."""
+    with small("store") as harness:
+        harness.send("T", b"in the point")
+        shipper = ship.shipper()
+        shipper.step()
+        only_ms, at_point = ship.clock.now_ms(), ship.check()
+        for i in range(300):
+            harness.send("T", b"%03d" % i + bytes(300))
+        assert ship.clock.now_ms() == only_ms
+        expire(harness)
+        while not shipper.step().is_complete:
+            pass
+    assert windows(ship.points())[0] == Window(only_ms, only_ms)
+    restored = ship.restore(only_ms)
+    assert (restored.counts, restored.log_end, restored.last_ms) == (
+        at_point.counts,
+        at_point.log_end,
+        only_ms,
+    )
+    with BrokerHarness(ship.root / "restored", clock=ManualClock(only_ms), **SMALL_FILES) as again:
+        assert again.bodies("T") == [b"in the point"]
 
 
 def test_a_time_inside_merged_captures_is_exact(harness: BrokerHarness, ship: Ship) -> None:
