@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_rocketmq.cluster import Cluster
 from pyspark_rocketmq.errors import OptionError
-from pyspark_rocketmq.offsets import Queue
+from pyspark_rocketmq.offsets import OffsetSpan, Queue
 from pyspark_rocketmq.options import GROUP, SourceOptions
 from pyspark_rocketmq.partitions import RangesPartition, check_filters, planned, read
 from pyspark_rocketmq.ranges import OffsetRange, settled
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def _check_order(options: SourceOptions, queue: Queue, start: int, end: int) -> None:
-    """Raise OptionError if the range of a queue starts after its end. A group may have consumed more than that."""
-    if start > end and options.start != GROUP:
+def _check_order(options: SourceOptions, queue: Queue, span: OffsetSpan, start: int, end: int) -> None:
+    """Raise OptionError if the range of a queue starts after its end.
+
+    A group may have consumed more than that, and the messages before an end may have expired.
+    """
+    if start > end >= span.first and options.start != GROUP:
         raise OptionError(
             f"the read of queue {queue} starts at offset {start}, after its end at {end}: choose an earlier "
             "startingOffsets or startingTimestamp, or a later endingOffsets or endingTimestamp"
@@ -48,8 +51,9 @@ class RocketBatchReader(DataSourceReader):  # type: ignore[misc]
                     f"endingOffsets has {end} for queue {queue}, which ends at {found.spans[queue].end}: lower it"
                 )
         for queue, start in starts.items():
-            if start <= found.spans[queue].end:  # otherwise messages are lost
-                _check_order(options, queue, start, ends[queue])
+            span = found.spans[queue]
+            if start <= span.end:  # otherwise messages are lost
+                _check_order(options, queue, span, start, ends[queue])
         starts, losses = settled(starts, found)
         report(losses, fails=options.fails_on_loss)
         ranges = [OffsetRange(queue, first, ends[queue]) for queue, first in starts.items()]

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from pyspark_rocketmq import pulls
+from pyspark_rocketmq.cluster import Cluster
 from pyspark_rocketmq.errors import BrokerError, DataLossError
+from pyspark_rocketmq.offsets import OffsetSpan, Queue
 from pyspark_rocketmq.options import DEFAULT_GROUP
 from pyspark_rocketmq.pulls import Pulls
 from tests.live import Live, live
-from tests.unit.connector.test_source import Stream, bodies, read
+from tests.unit.connector.test_source import Stream, bodies, from_offset, read
 from wheelmq.broker.parts import Parts
 from wheelmq.client import SyncAdmin
 from wheelmq.formats.disk.paths import StorePaths
@@ -154,3 +156,11 @@ class TestHiddenMessages:
         (task,) = reader.partitions(*ends)
         with pytest.raises(DataLossError, match=r"no longer has \[\d, 4\)"):
             list(reader.read(task))
+
+
+def test_a_read_up_to_an_expired_message_is_empty(servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers.create_topic("T", queues=1)
+    servers.send("T", [b"0", b"1", b"2"])
+    queue = Queue("T", "broker-a", 0)
+    monkeypatch.setattr(Cluster, "spans", lambda cluster, topic, broker: {queue: OffsetSpan(2, 3)})
+    assert read(servers, topic="T", endingOffsets=from_offset(servers, 1)) == []
