@@ -249,6 +249,10 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         is_exactly_once=_is_exactly_once(read),
     )
     if found.is_exactly_once:
+        if read.flag("createTopic", False):
+            raise OptionError(
+                "createTopic is true, and guarantee is exactly-once: create the topic, and remove option createTopic"
+            )
         if found.body_bytes_max > UPLOADED_BODY_BYTES_MAX:
             raise OptionError(
                 f"maxBodyBytes is {found.body_bytes_max}, and guarantee is exactly-once: lower it to at most "

@@ -160,23 +160,24 @@ async def check_topics(options: SinkOptions, topics: Iterable[str]) -> None:
 
     The check is repeated, because a name server forgets the topics of a broker that restarts.
     """
-    if options.creates_topic:
+    names = sorted(topics)
+    if options.creates_topic or not names:
         return
-    for topic in sorted(topics):
-        for delay_s in (*RETRY_DELAYS_S, None):
-            try:
-                await asyncio.to_thread(_ask_for, options, topic)
-                break
-            except TopicGone as error:
-                if delay_s is None:
-                    raise OptionError(f"{error}, or remove option createTopic") from None
-                await asyncio.sleep(delay_s)
-
-
-def _ask_for(options: SinkOptions, topic: str) -> None:
-    """Raise TopicGone if a topic does not exist."""
     with Cluster(options.connection) as cluster:
-        cluster.writable(topic)
+        for topic in names:
+            await _check_topic(cluster, topic)
+
+
+async def _check_topic(cluster: Cluster, topic: str) -> None:
+    """Raise OptionError if a topic does not exist."""
+    for delay_s in (*RETRY_DELAYS_S, None):
+        try:
+            await asyncio.to_thread(cluster.writable, topic)
+            return
+        except TopicGone as error:
+            if delay_s is None:
+                raise OptionError(f"{error}, or remove option createTopic") from None
+            await asyncio.sleep(delay_s)
 
 
 class _NotSafe(Exception):

@@ -87,6 +87,7 @@ class TestSink:
         found = sink_options({**BASE, "pastDeliverTime": "deliver", "checkpointLocation": "/x", "maxBodyBytes": "9"})
         assert found.delivers_past and found.body_bytes_max == 9 and found.topic == "T" and not found.is_exactly_once
         assert sink_options({**BASE, "guarantee": "exactly-once", "maxBodyBytes": "5177344"}).is_exactly_once
+        assert sink_options({**BASE, "guarantee": "exactly-once", "createTopic": "false"}).is_exactly_once
         assert not sink_options({**BASE, "guarantee": "at-least-once", "maxBodyBytes": "5177345"}).is_exactly_once
 
     @pytest.mark.parametrize(
@@ -97,6 +98,10 @@ class TestSink:
             ({"guarantee": "exactlyOnce"}, "guarantee is 'exactlyOnce': write at-least-once or exactly-once"),
             ({"guarantee": "exactly-once", "maxBodyBytes": "5177345"}, "lower it to at most 5177344"),
             ({"guarantee": "exactly-once", "jobId": "j" * 256}, "jobId has 256 characters: shorten it to at most 255"),
+            (
+                {"guarantee": "exactly-once", "createTopic": "true"},
+                "createTopic is true, and guarantee is exactly-once",
+            ),
             ({"producerGroup": "a b"}, "producerGroup is 'a b'"),
         ],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import socket
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pyspark_rocketmq import sending
 from pyspark_rocketmq.errors import BrokerError, OptionError
 from pyspark_rocketmq.options import sink_options
 from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
-from pyspark_rocketmq.sending import Sender, chunks, send_partition
+from pyspark_rocketmq.sending import Sender, check_topics, chunks, send_partition
 from tests.live import Servers
 from tests.unit.connector.test_rows import TYPES
 from tests.unit.connector.test_source import bodies, read
@@ -24,6 +25,7 @@ from wheelmq.formats.units import QueueOffset
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.net.sync_connection import SyncConnection
 
 
 def send(servers: Servers, topic: str, job: str = "job", creates: str = "true", **columns: list[Any]) -> int:
@@ -102,6 +104,21 @@ class TestSink:
             send(servers, absent, creates="false", body=[b"x"])
         with SyncAdmin(servers.namesrv) as admin:
             assert absent not in admin.topics()
+
+    def test_one_connection_checks_all_topics(self, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+        topics = [f"{servers.topic}-{i}" for i in range(2)]
+        for topic in topics:
+            servers.create_topic(topic, queues=1)
+        dialled, dial = [], SyncConnection._dial
+
+        def noted(connection: SyncConnection) -> socket.socket:
+            dialled.append(connection.address)
+            return dial(connection)
+
+        monkeypatch.setattr(SyncConnection, "_dial", noted)
+        options = sink_options({"namesrvAddr": servers.namesrv, "createTopic": "false"})
+        asyncio.run(check_topics(options, topics))
+        assert len(dialled) == 1
 
     def test_the_first_row_creates_its_topic_by_default(self, servers: Servers) -> None:
         assert send(servers, f"{servers.topic}-new", body=[b"x"]) == 1
