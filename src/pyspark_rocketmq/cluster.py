@@ -239,7 +239,7 @@ class Cluster:
         return self._links[address]
 
     def _ask_names(self, command: Command, topic: str | None = None) -> Command:
-        """Return the answer of the first name server that answers. Raises TopicGone, SilentNames, BrokerError."""
+        """Return the answer of the first name server that is ready. Raises TopicGone, SilentNames, BrokerError."""
         problems: list[str] = []
         for delay_s in (None,) if self._are_names_silent else (*self._retry_delays_s, None):
             problems.clear()
@@ -248,6 +248,9 @@ class Cluster:
                     answer = self._link(address).call(command)
                 except CallError as error:
                     problems.append(str(error))
+                    continue
+                if _is_not_ready(answer):
+                    problems.append(f"{address}: {Refused(answer)}")
                     continue
                 self._are_names_silent = False
                 if answer.code == ResponseCode.TOPIC_NOT_EXIST and topic is not None:
@@ -262,6 +265,11 @@ class Cluster:
                 threading.Event().wait(delay_s)
         self._are_names_silent = True
         raise SilentNames(f"no name server of namesrvAddr answers: {'; '.join(problems)}")
+
+
+def _is_not_ready(answer: Command) -> bool:
+    """Return whether a name server answers that it is busy, or has just started (needWaitForService)."""
+    return answer.code in BUSY or (answer.code == ResponseCode.SYSTEM_ERROR and "not ready" in (answer.remark or ""))
 
 
 def _accepted(answer: Command, server: str) -> Command:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark_rocketmq.retries import BUSY
+
 if TYPE_CHECKING:
     from wheelmq.formats.wire.frame import Command
 
@@ -24,6 +26,11 @@ class BrokerError(RuntimeError):
         self.answer = answer
         """The answer that rejects the request; None without one."""
 
+    @property
+    def is_passing(self) -> bool:
+        """Whether the server can accept the request later: it is busy, or does not answer."""
+        return self.answer is not None and self.answer.code in BUSY
+
 
 class SilentNames(BrokerError):
     """No name server answers."""
@@ -31,3 +38,7 @@ class SilentNames(BrokerError):
 
 class SilentBroker(BrokerError):
     """A broker does not answer, or is not registered."""
+
+    @property
+    def is_passing(self) -> bool:
+        return True

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Set
 
 from pyspark_rocketmq.cluster import Cluster, TopicGone
-from pyspark_rocketmq.errors import BrokerError, SilentBroker
+from pyspark_rocketmq.errors import BrokerError
 from pyspark_rocketmq.offsets import Offsets, Queue
 from pyspark_rocketmq.pulls import pull_request
 from wheelmq.formats.wire.bodies import Subscription
@@ -48,7 +48,7 @@ class GroupOffsets:
                     "the offsets of group %s in topic %s at %s were not committed: %s", self._group, *place, error
                 )
                 failed.add(place)
-                if isinstance(error, SilentBroker):
+                if isinstance(error, BrokerError) and error.is_passing:
                     absent.add(queue.broker)
             else:
                 self._committed[queue] = offset

@@ -76,7 +76,7 @@ def settled(offsets: Offsets, survey: Survey) -> tuple[dict[Queue, int], list[Lo
 
 
 def unread(offsets: Offsets, survey: Survey, targets: Offsets) -> list[Queue]:
-    """Return the queues whose messages up to their target no broker returns now; none while others have messages.
+    """Return the queues that are away and have messages before their targets, once all other queues are read.
 
     A queue without a target was away when the targets were set.
     """

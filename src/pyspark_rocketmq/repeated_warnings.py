@@ -22,7 +22,7 @@ class RepeatedWarnings:
         """Monotonic time of the last warning about each problem that lasts."""
 
     def report(self, problems: Mapping[str, str]) -> None:
-        """Log the texts of `problems`, which are all that exist now. The keys say which of them last."""
+        """Log the texts of `problems`. These are all problems that exist now; each has the same key while it lasts."""
         now_ms = self._clock.monotonic_ms()
         self._logged_ms = {key: at_ms for key, at_ms in self._logged_ms.items() if key in problems}
         for key, text in sorted(problems.items()):

@@ -39,8 +39,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNBOUNDED = 1 << 62
-AWAY_DELAYS_S = (1.0,) * 30
-"""Waits of trigger availableNow for brokers that are away, before the query fails or ends without their messages."""
+AWAY_MS = 30_000
+"""The wait of trigger availableNow for brokers that are away, before the query fails or ends without their messages."""
+AWAY_DELAY_S = 1.0
+"""Wait before these brokers are asked again."""
+LEFT_MS = 60_000
+"""Time between the questions for queues that have left the stream."""
 IDLE_S = 0.05
 """Wait before an answer without a new offset. Spark asks again after 10 ms (spark.sql.streaming.pollingDelay)."""
 
@@ -60,6 +64,8 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """The initial offset of this life of the query. Spark asks for it more than once."""
         self._begun_ms: int | None = None
         """Monotonic time of the last batch."""
+        self._asked_left_ms: int | None = None
+        """Monotonic time of the last question for queues that have left the stream."""
         self._group = GroupOffsets(options.group, {}) if options.commits else None
 
     @property
@@ -99,7 +105,9 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        found = survey(self.cluster, self._options)
+        """Note the ends of the queues. Servers may be away, and a checkpoint may know their queues."""
+        found = survey(self.cluster, self._options, {})
+        self._warnings.report(found.problems)
         self._targets = {queue: span.end for queue, span in found.spans.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -141,9 +149,10 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
         With trigger availableNow, wait for brokers that are away once all other messages are read.
         """
-        known = {**progress.left, **progress.queues}
-        for delay_s in (*AWAY_DELAYS_S, None):
-            found = survey(self.cluster, self._options, known)
+        until_ms = self._clock.monotonic_ms() + AWAY_MS
+        while True:
+            asks_left = self._asks_left()
+            found = survey(self.cluster, self._options, progress.queues, progress.left, asks_left=asks_left)
             self._warnings.report(found.problems)
             if self._targets is None:
                 return found
@@ -153,13 +162,23 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             away = unread(progress.queues, found, self._targets)
             if not away:
                 return found
-            if delay_s is not None:
-                threading.Event().wait(delay_s)
+            left_ms = until_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                break
+            threading.Event().wait(min(AWAY_DELAY_S, left_ms / 1000))
         text = f"the query ends without the messages of queue {away[0]}, whose broker does not answer"
         if self._options.fails_on_loss:
             raise SilentBroker(f"{text}. Start the broker, or set failOnDataLoss to false")
         log.warning("%s. The next query with this checkpoint reads them.", text)
         return found
+
+    def _asks_left(self) -> bool:
+        """Return whether the next survey asks for queues that have left the stream, and note its time."""
+        now_ms = self._clock.monotonic_ms()
+        if self._asked_left_ms is not None and now_ms - self._asked_left_ms < LEFT_MS:
+            return False
+        self._asked_left_ms = now_ms
+        return True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues at the last survey, from which the lag follows."""

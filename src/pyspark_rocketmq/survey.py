@@ -4,40 +4,46 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Final
 
 from pyspark_rocketmq.cluster import Cluster, TopicGone
-from pyspark_rocketmq.errors import BrokerError, DataLossError, OptionError, SilentBroker, SilentNames
+from pyspark_rocketmq.errors import BrokerError, DataLossError, OptionError, SilentNames
 from pyspark_rocketmq.offsets import EARLIEST, LATEST, Offsets, OffsetSpan, Queue, check_complete
 from pyspark_rocketmq.options import GROUP, Place, SourceOptions
 from pyspark_rocketmq.pulls import is_within
 from pyspark_rocketmq.ranges import Loss, Survey
-from pyspark_rocketmq.retries import BUSY
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
-_TRANSIENT: Final = (ResponseCode.TOPIC_NOT_EXIST, *BUSY)
-"""Rejections that a stream expects: of a deleted topic, and of a busy broker."""
 
-
-def survey(cluster: Cluster, options: SourceOptions, known: Offsets | None = None) -> Survey:
+def survey(
+    cluster: Cluster,
+    options: SourceOptions,
+    known: Offsets | None = None,
+    left: Offsets | None = None,
+    *,
+    asks_left: bool = False,
+) -> Survey:
     """Return the queues of the chosen topics.
 
     With `known` offsets, servers may be silent: they restart, or their machine is down. Without them, each must answer,
-    and each topic must exist. Raises OptionError, BrokerError.
+    and each topic must exist. Queues that have left the stream may be away for ever: with `asks_left`, their brokers
+    are asked for them, without warnings. Raises OptionError, BrokerError.
     """
+    left = left or {}
     surveyor = _Surveyor(cluster, options, is_running=known is not None)
     try:
         surveyor.ask_routes()
         surveyor.find(known or {})
+        if asks_left:
+            surveyor.find_left(left)
     except SilentNames as error:
         if known is None:
             raise
         surveyor.problems["namesrvAddr"] = f"{error}. The stream continues with the brokers that it knows."
         surveyor.ask_brokers(known)
-    surveyor.check_ends(known or {})
+    surveyor.check_ends({**left, **(known or {})})
     return surveyor.survey()
 
 
@@ -95,6 +101,12 @@ class _Surveyor:
         for queue in self._waiting:
             self.problems[str(queue)] = f"queue {queue} is not in the route of its topic, or not readable. It waits."
 
+    def find_left(self, left: Offsets) -> None:
+        """Ask the brokers of queues that have left the stream, without warnings. Raises BrokerError."""
+        problems = dict(self.problems)
+        self.find(left)
+        self.problems = problems
+
     def check_ends(self, known: Offsets) -> None:
         """Correct the ends of queues that end before their known offset, because the broker hides the rest.
 
@@ -108,9 +120,9 @@ class _Surveyor:
             try:
                 if is_within(self._cluster, self._options, queue, offset):
                     self._spans[queue] = span._replace(end=offset)
-            except SilentBroker as error:
-                self._note_silence(queue.broker, str(error))
-                del self._spans[queue]
+            except BrokerError as error:
+                self._note_absence(error, queue.topic, queue.broker)
+                self._spans = {queue: span for queue, span in self._spans.items() if not self._is_explained(queue)}
 
     def _is_explained(self, queue: Queue) -> bool:
         return queue.broker in self._silent or (queue.topic, queue.broker) in self._gone
@@ -125,14 +137,18 @@ class _Surveyor:
         try:
             return self._cluster.spans(topic, broker)
         except BrokerError as error:
-            code = None if error.answer is None else error.answer.code
-            if not self._is_running or not (isinstance(error, SilentBroker) or code in _TRANSIENT):
-                raise
-            if code == ResponseCode.TOPIC_NOT_EXIST:
-                self._gone.add((topic, broker))
-            else:
-                self._note_silence(broker, str(error))
+            self._note_absence(error, topic, broker)
             return {}
+
+    def _note_absence(self, error: BrokerError, topic: str, broker: str) -> None:
+        """Note that a broker is silent or busy, or does not have a topic. Raises BrokerError for any other error."""
+        is_gone = error.answer is not None and error.answer.code == ResponseCode.TOPIC_NOT_EXIST
+        if not self._is_running or not (is_gone or error.is_passing):
+            raise error
+        if is_gone:
+            self._gone.add((topic, broker))
+        else:
+            self._note_silence(broker, str(error))
 
     def _note_silence(self, broker: str, problem: str) -> None:
         self._silent.add(broker)
