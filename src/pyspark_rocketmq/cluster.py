@@ -65,6 +65,8 @@ class Cluster:
         self._links: dict[str, SyncConnection] = {}
         self._masters: dict[str, str] = {}
         """Last known address of each broker."""
+        self.rejected_groups: set[tuple[str, str]] = set()
+        """The groups of pulls that brokers have rejected, each after its broker."""
         self._are_names_silent = False
         """Whether no name server answered last. Then requests to them are not repeated, so that a stream goes on."""
 
@@ -140,8 +142,10 @@ class Cluster:
 
     def is_compacted(self, topic: str, broker: str) -> bool:
         """Return whether a broker of Apache keeps only the last message of each key of `topic`. Raises BrokerError."""
-        answer = self.ask(broker, Command(code=RequestCode.GET_TOPIC_CONFIG, ext={"topic": topic}))
-        return read_body(answer, TopicConfig).attributes.get("cleanup.policy") == "COMPACTION"
+        answer = self.call(broker, Command(code=RequestCode.GET_TOPIC_CONFIG, ext={"topic": topic}))
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return False  # such a broker is older than compacted topics
+        return read_body(_accepted(answer, broker), TopicConfig).attributes.get("cleanup.policy") == "COMPACTION"
 
     def registered(self) -> set[str]:
         """Return the names of all brokers with a registered master, and learn its address. Raises BrokerError."""

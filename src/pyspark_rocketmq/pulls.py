@@ -39,7 +39,7 @@ _RESET: Final = "OFFSET_RESET"
 
 
 class PulledRecords(NamedTuple):
-    """The records in an answer, the queue offset of the pull, and the one after its records."""
+    """The records in the answer to a pull, and their range of queue offsets: from `first` to `end`, without `end`."""
 
     first: int
     body: bytes
@@ -66,14 +66,35 @@ def pull_request(group: str, queue: Queue, first: int, count: int, subscription:
 
 def pull_one(cluster: Cluster, options: SourceOptions, queue: Queue, offset: int) -> Command:
     """Return the answer to a pull of one message, without a filter. Raises SilentBroker."""
-    everything, group = Subscription.of_tags(queue.topic, "*"), DEFAULT_GROUP
+    everything = Subscription.of_tags(queue.topic, "*")
     while True:
+        group = _group(cluster, options, queue.broker)
         answer = cluster.call(queue.broker, pull_request(group, queue, offset, 1, everything))
-        if _has_reset(answer):
-            continue
-        if group == options.group or not _rejects_group(answer):
+        if not _has_reset(answer) and not _changes_group(cluster, options, queue.broker, answer):
             return answer
-        group = options.group
+
+
+def _group(cluster: Cluster, options: SourceOptions, broker: str) -> str:
+    """Return the group of pulls from a broker: that of option group, if the broker has rejected the other."""
+    return options.group if (broker, DEFAULT_GROUP) in cluster.rejected_groups else DEFAULT_GROUP
+
+
+def _changes_group(cluster: Cluster, options: SourceOptions, broker: str, answer: Command) -> bool:
+    """Return whether `answer` rejects the group of pulls, so that the next pulls have that of option group."""
+    key = (broker, DEFAULT_GROUP)
+    if key in cluster.rejected_groups or options.group == DEFAULT_GROUP or not _rejects_group(answer):
+        return False
+    cluster.rejected_groups.add(key)
+    log.warning(
+        "broker %s rejects group %s (%s). Its messages are pulled with group %s, whose consumers may not get a reset "
+        "of their offsets. Create group %s, and give the user its right Sub.",
+        broker,
+        DEFAULT_GROUP,
+        answer.remark,
+        options.group,
+        DEFAULT_GROUP,
+    )
+    return True
 
 
 def _has_reset(answer: Command) -> bool:
@@ -103,7 +124,7 @@ class _NotShown(Exception):
 
 
 class _Repeat(Exception):
-    """The next pull from the same offset has another answer."""
+    """An answer without messages. The next pull from the same offset can return them."""
 
 
 class Pulls:
@@ -118,7 +139,6 @@ class Pulls:
         self._options = options
         self.range = one
         self.subscription = options.filter.subscription(one.queue.topic)
-        self._group = DEFAULT_GROUP
         self._window = PULLED_MESSAGES
         """Messages of the next pull. It follows from the answers, so that a pull usually has one answer."""
         self._depth = 1
@@ -159,8 +179,8 @@ class Pulls:
         """
         queue = self.range.queue
         if self._failures == len(RETRY_DELAYS_S):
-            raise SilentBroker(f"broker {queue.broker} does not answer: {error}") from None
-        log.info("broker %s does not answer, the task repeats its pull: %s", queue.broker, error)
+            raise SilentBroker(f"broker {queue.broker} cannot be read: {error}") from None
+        log.info("broker %s cannot be read, the task repeats its pull: %s", queue.broker, error)
         threading.Event().wait(RETRY_DELAYS_S[self._failures])
         self._failures += 1
         with contextlib.suppress(BrokerError, TopicGone):
@@ -212,7 +232,8 @@ class Pulls:
 
     def _request(self, first: int, end: int) -> Command:
         count = min(end - first, PULLED_MESSAGES)
-        return pull_request(self._group, self.range.queue, first, count, self.subscription)
+        group = _group(self._cluster, self._options, self.range.queue.broker)
+        return pull_request(group, self.range.queue, first, count, self.subscription)
 
     def _pulled(self, answer: Command, first: int, end: int) -> PulledRecords:
         """Return the messages in the answer to a pull of [first, end). Raises BrokerError, DataLossError."""
@@ -230,7 +251,7 @@ class Pulls:
                     elif self.is_open:
                         self.note_gap(first, min(after, end))
                     return PulledRecords(first, b"", after)
-                raise CallError(f"{self.range.queue.broker}: {answer.remark} at offset {first}")
+                raise CallError(f"{answer.remark} at offset {first}")
             case ResponseCode.PULL_NOT_FOUND if int(answer.ext.get("nextBeginOffset", first)) <= first:
                 raise _NotShown
             case ResponseCode.PULL_OFFSET_MOVED | ResponseCode.PULL_NOT_FOUND:
@@ -241,23 +262,10 @@ class Pulls:
                 self._lose(first, after)
                 return PulledRecords(first, b"", after)
             case code if code in BUSY:
-                raise CallError(f"{self.range.queue.broker} is busy: {answer.remark}")
-        if self._group != self._options.group and _rejects_group(answer):
-            self._use_group_of_option(answer)
+                raise CallError(f"it is busy: {answer.remark}")
+        if _changes_group(self._cluster, self._options, self.range.queue.broker, answer):
             raise _Repeat
         raise rejected(answer, f"broker {self.range.queue.broker}")
-
-    def _use_group_of_option(self, answer: Command) -> None:
-        log.warning(
-            "broker %s rejects group %s (%s). The task pulls with group %s, whose consumers miss a reset of their "
-            "offsets that a pull gets. Create group %s, and give the user its right Sub.",
-            self.range.queue.broker,
-            self._group,
-            answer.remark,
-            self._options.group,
-            self._group,
-        )
-        self._group = self._options.group
 
     def _wait_for_hidden(self, first: int) -> None:
         """Wait until the broker may show the message at `first`. Raises BrokerError after the last wait."""

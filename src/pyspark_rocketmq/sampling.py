@@ -17,11 +17,14 @@ SAMPLE_MESSAGES: Final = 32
 
 
 def mean_bytes(cluster: Cluster, options: SourceOptions, ranges: Sequence[OffsetRange]) -> Mapping[Queue, float]:
-    """Return the mean size of the records at the start of each range, by queue. Raises BrokerError, DataLossError."""
+    """Return the mean size of the records at the start of each range, by queue.
+
+    The mean is 0 if these records are lost. Raises BrokerError, DataLossError.
+    """
     everything = msgspec.structs.replace(options, filter=Filter())
     found = {}
     for one in ranges:
         sample = OffsetRange(one.queue, one.first, min(one.end, one.first + SAMPLE_MESSAGES))
-        pulled = next(iter(Pulls(cluster, everything, sample)))
-        found[one.queue] = len(pulled.body) / max(1, pulled.end - one.first)
+        pulled = next(iter(Pulls(cluster, everything, sample)), None)
+        found[one.queue] = 0.0 if pulled is None else len(pulled.body) / max(1, pulled.end - one.first)
     return found

@@ -7,18 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_rocketmq import pulls
+from pyspark_rocketmq import pulls, sampling
+from pyspark_rocketmq.batch_reader import RocketBatchReader
 from pyspark_rocketmq.cluster import Cluster
-from pyspark_rocketmq.errors import BrokerError, DataLossError
+from pyspark_rocketmq.errors import BrokerError, DataLossError, SilentBroker
 from pyspark_rocketmq.offsets import OffsetSpan, Queue
-from pyspark_rocketmq.options import DEFAULT_GROUP
+from pyspark_rocketmq.options import DEFAULT_GROUP, batch_options
 from pyspark_rocketmq.pulls import Pulls
+from pyspark_rocketmq.ranges import OffsetRange
 from tests.live import Live, live
 from tests.unit.connector.test_source import Stream, bodies, from_offset, read
 from wheelmq.broker.parts import Parts
 from wheelmq.client import SyncAdmin
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.sync_connection import SyncConnection
 
 
 def parts_of(servers: Live) -> Parts:
@@ -64,6 +69,21 @@ class TestDamage:
         monkeypatch.setattr(topic, "attributes", {"cleanup.policy": "COMPACTION"})
         assert bodies(read(servers, topic="T")) == [b"0", b"2", b"3"]
 
+    def test_a_broker_without_topic_configs_has_no_compacted_topic(
+        self, servers: Live, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        send_and_damage(servers, [1])
+        call = Cluster.call
+
+        def call_old_broker(cluster: Cluster, broker: str, command: Command) -> Command:
+            if command.code == RequestCode.GET_TOPIC_CONFIG:
+                return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+            return call(cluster, broker, command)
+
+        monkeypatch.setattr(Cluster, "call", call_old_broker)
+        with pytest.raises(DataLossError, match=r"leaves out \[1, 2\)"):
+            read(servers, topic="T")
+
 
 def send_and_damage(servers: Live, offsets: list[int]) -> None:
     """Send four messages. The broker takes the records at some queue offsets for damaged ones."""
@@ -98,6 +118,18 @@ class TestResets:
             assert "rejects group PYSPARK_ROCKETMQ" in caplog.text
             with pytest.raises(BrokerError, match=r"PYSPARK_ROCKETMQ\] does not exist. Create the group"):
                 read(servers, topic="T")
+
+    def test_a_task_learns_once_that_a_broker_rejects_the_group(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with live(tmp_path, auto_create_group=False) as servers:
+            with SyncAdmin(servers.namesrv) as admin:
+                admin.create_group("g")
+            servers.create_topic("T", queues=2)
+            for i in range(2):
+                servers.send("T", [b"%d" % i], queue_id=i)
+            assert bodies(read(servers, topic="T", group="g")) == [b"0", b"1"]
+            assert caplog.text.count("rejects group PYSPARK_ROCKETMQ") == 1
 
 
 def send_and_reset(servers: Live, group: str) -> None:
@@ -164,3 +196,22 @@ def test_a_read_up_to_an_expired_message_is_empty(servers: Live, monkeypatch: py
     queue = Queue("T", "broker-a", 0)
     monkeypatch.setattr(Cluster, "spans", lambda cluster, topic, broker: {queue: OffsetSpan(2, 3)})
     assert read(servers, topic="T", endingOffsets=from_offset(servers, 1)) == []
+
+
+def test_the_error_of_a_busy_broker_does_not_call_it_silent(servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulls, "RETRY_DELAYS_S", ())
+    servers.create_topic("T", queues=1)
+    servers.send("T", [b"0"])
+    reader = RocketBatchReader(batch_options({"namesrvAddr": servers.namesrv, "topic": "T"}), ("body",))
+    (task,) = reader.partitions()
+    busy = Command(code=ResponseCode.SYSTEM_BUSY, remark="too many requests")
+    monkeypatch.setattr(SyncConnection, "finish", lambda *args: busy)
+    with pytest.raises(SilentBroker, match="broker broker-a cannot be read: it is busy: too many requests"):
+        list(reader.read(task))
+
+
+def test_lost_messages_have_no_size(servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "Pulls", lambda cluster, options, one: [])  # as if the broker had lost them
+    options, queue = batch_options({"namesrvAddr": servers.namesrv, "topic": "T"}), Queue("T", "broker-a", 0)
+    with Cluster(options.connection) as cluster:
+        assert sampling.mean_bytes(cluster, options, [OffsetRange(queue, 0, 3)]) == {queue: 0}
