@@ -107,29 +107,31 @@ class TestResets:
         options = {"storePath": str(servers.store("broker-a"))} if store else {}
         assert bodies(read(servers, topic="T", **options)) == [b"0", b"1", b"2"]
 
-    def test_a_task_pulls_with_the_group_of_the_option_if_the_other_does_not_exist(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    @pytest.fixture
+    def strict(self, tmp_path: Path) -> Iterator[Live]:
+        """A broker that creates no groups, and has the group g."""
         with live(tmp_path, auto_create_group=False) as servers:
             with SyncAdmin(servers.namesrv) as admin:
                 admin.create_group("g")
-            send_and_reset(servers, "g")
-            assert bodies(read(servers, topic="T", group="g")) == [b"0", b"1", b"2"]
-            assert "rejects group PYSPARK_ROCKETMQ" in caplog.text
-            with pytest.raises(BrokerError, match=r"PYSPARK_ROCKETMQ\] does not exist. Create the group"):
-                read(servers, topic="T")
+            yield servers
+
+    def test_a_task_pulls_with_the_group_of_the_option_if_the_other_does_not_exist(
+        self, strict: Live, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        send_and_reset(strict, "g")
+        assert bodies(read(strict, topic="T", group="g")) == [b"0", b"1", b"2"]
+        assert "rejects group PYSPARK_ROCKETMQ" in caplog.text
+        with pytest.raises(BrokerError, match=r"PYSPARK_ROCKETMQ\] does not exist. Create the group"):
+            read(strict, topic="T")
 
     def test_a_task_learns_once_that_a_broker_rejects_the_group(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self, strict: Live, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with live(tmp_path, auto_create_group=False) as servers:
-            with SyncAdmin(servers.namesrv) as admin:
-                admin.create_group("g")
-            servers.create_topic("T", queues=2)
-            for i in range(2):
-                servers.send("T", [b"%d" % i], queue_id=i)
-            assert bodies(read(servers, topic="T", group="g")) == [b"0", b"1"]
-            assert caplog.text.count("rejects group PYSPARK_ROCKETMQ") == 1
+        strict.create_topic("T", queues=2)
+        for i in range(2):
+            strict.send("T", [b"%d" % i], queue_id=i)
+        assert bodies(read(strict, topic="T", group="g")) == [b"0", b"1"]
+        assert caplog.text.count("rejects group PYSPARK_ROCKETMQ") == 1
 
 
 def send_and_reset(servers: Live, group: str) -> None:
