@@ -185,13 +185,15 @@ class LogFollower:
         message that is not here, or is damaged here, is not counted. So it has no real queue.
         """
         names = self.names
-        found = np.where(rows[:, col.SETTLES] != 0, queues, -1)
-        parks = rows[:, col.PARKS] != 0
+        parks, settles = rows[:, col.PARKS] != 0, rows[:, col.SETTLES] != 0
+        found = np.where(settles, queues, -1)
+        if not (parks.any() or settles.any()):
+            return found  # nearly always
         if parks.any():
             found[parks] = self._store.queue_rows(rows[parks, col.REAL_TOPIC], rows[parks, col.REAL_QUEUE_ID], names)
         elsewhere = parks | (rows[:, col.TOPIC] == names.intern(DEAD_LETTER_TOPIC))
         elsewhere |= self._may_differ(rows[:, col.SETTLES])
-        for i in np.flatnonzero((rows[:, col.SETTLES] != 0) & elsewhere).tolist():
+        for i in np.flatnonzero(settles & elsewhere).tolist():
             found[i] = self._settled_queue(Origin(int(rows[i, col.SETTLES])), rows, found)
         found[self._lacks(rows[:, col.SETTLES])] = row.NOT_COPIED
         return found

@@ -51,6 +51,8 @@ CHUNK_ROWS = 50_000
 UNITS_LATE_MS = 3000
 AHEAD_BYTES = 8 << 20
 """Bytes per scan step. The bytes of the next step are read from disk meanwhile."""
+AT_ONCE_BYTES = 64 << 10
+"""A scan of fewer bytes reads nothing ahead: a replica scans bytes that it has just written."""
 AHEAD_SPANS = 256
 """Number of spans that are read from disk at the same time."""
 
@@ -87,15 +89,24 @@ class InternedNames:
         self.rows: Rows = np.zeros((1 << 9, 2), np.int64)
         self.names: npt.NDArray[np.uint8] = np.zeros(1 << 15, np.uint8)
         self.used: Rows = np.zeros(2, np.int64)
+        self._names: dict[int, str] = {}
+        self._interned: dict[str, int] = {}
 
     def name(self, row: int) -> str:
-        at, size = self.rows[row].tolist()
-        return bytes(self.names[at : at + size]).decode("utf-8", "replace")
+        name = self._names.get(row)
+        if name is None:
+            at, size = self.rows[row].tolist()
+            name = self._names[row] = bytes(self.names[at : at + size]).decode("utf-8", "replace")
+        return name
 
     def intern(self, name: str) -> int:
-        raw = name.encode()
-        while (row := self._intern(np.frombuffer(raw, np.uint8))) < 0:
+        known = self._interned.get(name)
+        if known is not None:
+            return known
+        raw = np.frombuffer(name.encode(), np.uint8)
+        while (row := self._intern(raw)) < 0:
             self.grow()
+        self._interned[name] = row
         return row
 
     def _intern(self, raw: npt.NDArray[np.uint8]) -> int:
@@ -127,6 +138,7 @@ class InternedNames:
         self.rows = np.zeros((2 * len(self.rows), 2), np.int64)
         self.names = np.zeros(2 * len(self.names), np.uint8)
         self.used[:] = 0
+        self._interned.clear()
         for name in known:
             self.intern(name)
 
@@ -281,7 +293,9 @@ class LogScan:
         """Fill `rows` by the kernel, for at most one scan step. Returns the number of rows."""
         at = self.end - base
         stop = min(self._stop - base, file.size, at + AHEAD_BYTES)
-        file.read_ahead(at, min(self._stop - base, file.size, stop + AHEAD_BYTES))
+        last = min(self._stop - base, file.size, stop + AHEAD_BYTES)
+        if last - at > AT_ONCE_BYTES:
+            file.read_ahead(at, last)
         state = np.array([at, count], np.int64)
         names = self.names
         while True:

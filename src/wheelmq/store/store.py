@@ -237,12 +237,11 @@ class Store:
 
     def queue_rows(self, topics: Rows, queue_ids: Rows, names: recovery.InternedNames) -> Rows:
         """Return the row in the queue table for each interned topic and queue id; -1 for an invalid queue."""
-        unique, which = np.unique(topics << 32 | queue_ids & 0xFFFF_FFFF, return_inverse=True)
-        found = [
-            -1 if pair < 0 else self._queue_row(names.name(pair >> 32), pair & 0xFFFF_FFFF) for pair in unique.tolist()
-        ]
-        rows: Rows = np.array(found, np.int64)[which]
-        return rows
+        pairs: list[int] = (topics << 32 | queue_ids & 0xFFFF_FFFF).tolist()
+        found = {
+            pair: -1 if pair < 0 else self._queue_row(names.name(pair >> 32), pair & 0xFFFF_FFFF) for pair in set(pairs)
+        }
+        return np.array([found[pair] for pair in pairs], np.int64)
 
     def _queue_row(self, topic: str, queue_id: int) -> int:
         if topic_problem(topic) or not 0 <= queue_id < 1 << 31:

@@ -16,6 +16,7 @@ from wheelmq.store.mapped import MappedSequence
 
 _SYS_FLAG_LAST = 39
 """Byte of a record with the host bits of its system flag (formats.disk.message)."""
+_EIGHT = np.arange(8)
 
 Rows = npt.NDArray[np.int64]
 
@@ -25,17 +26,14 @@ def ends_in(files: MappedSequence, rows: Rows) -> list[Rows]:
     found = []
     positions = rows[:, col.POSITION]
     file_numbers = positions // files.file_bytes
-    for number in np.unique(file_numbers).tolist():
+    for number in set(file_numbers.tolist()):
         base = number * files.file_bytes
         at = positions[file_numbers == number] - base
         raw = files.file_at(LogPosition(base)).array
         flags = raw[at + _SYS_FLAG_LAST]
         at += PREPARED_AT + 12 * ((flags & SYS_BORN_HOST_V6 != 0) * 1 + (flags & SYS_STORE_HOST_V6 != 0) * 1)
-        says_one = raw[at]
-        for i in range(1, 8):
-            says_one |= raw[at + i]  # nearly all records have zero here, so few are read
-        at = at[says_one != 0]
-        found.append(raw[at[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64))
+        half_positions = raw[at[:, None] + _EIGHT].view(">i8").ravel()
+        found.append(half_positions[half_positions != 0].astype(np.int64))
     return found
 
 
