@@ -32,7 +32,7 @@ from wheelmq.net.managed_process import CANNOT_START
 @click.option(
     "--interval",
     type=Duration(),
-    default="500ms",
+    default="250ms",
     show_default=True,
     help="Time between two copies of what is new. A machine that is lost takes this time with it, and one upload.",
 )
