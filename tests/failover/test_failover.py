@@ -12,7 +12,7 @@ from tests.failover.logs import difference
 from tests.failover.run import Loss, Run, make_moments, report
 from wheelmq.testing.harness import BrokerHarness
 
-LOSSES = 8
+LOSSES = 15
 SEED = 3
 
 

@@ -14,4 +14,4 @@ class Starts(Timers):
 
 
 TestStartsWithAndWithoutTheSnapshot = Starts.TestCase
-TestStartsWithAndWithoutTheSnapshot.settings = profile(examples=25, steps=40)
+TestStartsWithAndWithoutTheSnapshot.settings = profile(examples=15, steps=40)

@@ -105,13 +105,14 @@ def passages(*, in_blocks: bool) -> list[str]:
         return stops.passed
 
 
-def chosen(passed: list[str]) -> list[int]:
-    """Return every passage in the long profile, else the first and the fourth of each name."""
+def chosen(passed: list[str], power: float | None) -> list[int]:
+    """Return every passage in the long profile, else the first or the fourth of each name, or both for a kill."""
+    numbers = {None: {1, 4}, 0.0: {1}, 0.5: {4}}[power]
     seen: dict[str, int] = {}
     found = []
     for i, name in enumerate(passed):
         seen[name] = seen.get(name, 0) + 1
-        if IS_LONG or seen[name] in {1, 4}:
+        if IS_LONG or seen[name] in numbers:
             found.append(i)
     return found
 
@@ -160,7 +161,7 @@ def test_a_run_passes_every_failpoint_of_blocks() -> None:
 @pytest.mark.parametrize("in_blocks", [False, True], ids=["timers", "blocks"])
 @pytest.mark.parametrize("power", [None, 0.0, 0.5], ids=["killed", "power cut", "power cut, some pages kept"])
 def test_messages_survive_a_stop_at_any_failpoint(power: float | None, in_blocks: bool) -> None:
-    for die_at in chosen(passages(in_blocks=in_blocks)):
+    for die_at in chosen(passages(in_blocks=in_blocks), power):
         with tempfile.TemporaryDirectory() as folder:
             life = Life(Path(folder), in_blocks=in_blocks)
             with Stops(die_at) as stops, contextlib.suppress(Died):

@@ -177,6 +177,12 @@ HOSTILE: dict[str, Callable[[DataFrame], Any]] = {
 }
 
 
+IS_WHOLE = os.environ.get("SPARK") == "whole"
+OF_SPARK = ("delivers early", "raises in a task", "returns another type", "returns a null", "returns no rows object")
+"""Those that `make test` tries. Property tests have the others, without Spark."""
+CHOSEN = list(HOSTILE) if IS_WHOLE else OF_SPARK
+
+
 class StageFailures:
     """Notes the failures of a stage, of which `run` notifies its `on_event`."""
 
@@ -193,7 +199,7 @@ class StageFailures:
 
 
 class Hostile:
-    """Applies each hostile stage to one turn with timers. `tried` names those that were applied."""
+    """Applies each of the CHOSEN stages to one turn with timers. `tried` names those that were applied."""
 
     def __init__(self) -> None:
         self.tried: list[str] = []
@@ -201,7 +207,7 @@ class Hostile:
     def __call__(self, rows: DataFrame) -> Any:
         if rows.isEmpty():
             return rows.repartition(3)
-        name = list(HOSTILE)[len(self.tried)]
+        name = CHOSEN[len(self.tried)]
         self.tried.append(name)
         return HOSTILE[name](rows)
 
@@ -211,7 +217,7 @@ def test_no_hostile_stage_loses_repeats_or_hurries_a_timer(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each hostile stage fails. After FAILURES_MAX failures in a row the stage is off, with an alarm."""
-    monkeypatch.setattr(staged_turn, "FAILURES_MAX", len(HOSTILE))
+    monkeypatch.setattr(staged_turn, "FAILURES_MAX", len(CHOSEN))
     caplog.set_level(logging.WARNING, "wheelmq.spark")
     hostile, failures, count = Hostile(), StageFailures(), 0
 
@@ -238,8 +244,8 @@ def test_no_hostile_stage_loses_repeats_or_hurries_a_timer(
             messages = received(servers, "T", count)
     check_delivered(messages, count)
     failed = failures.failed
-    assert hostile.tried == list(HOSTILE) and len(failed) == len(HOSTILE), (hostile.tried, failed)
-    assert [one["is_used"] for one in failed] == [True] * (len(HOSTILE) - 1) + [False]
+    assert hostile.tried == list(CHOSEN) and len(failed) == len(CHOSEN), (hostile.tried, failed)
+    assert [one["is_used"] for one in failed] == [True] * (len(CHOSEN) - 1) + [False]
     (alarm,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
     assert "ALARM" in alarm.message and "Turns are made without it" in alarm.message
 
@@ -290,7 +296,7 @@ def never_stops(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(os.environ.get("SPARK") != "whole", reason="make spark runs it")
+@pytest.mark.skipif(not IS_WHOLE, reason="make spark runs it")
 @pytest.mark.parametrize("in_driver", [False, True], ids=["its tasks", "the function"])
 @pytest.mark.usefixtures("never_stops")
 def test_a_stage_that_hangs_is_off_after_two_turns(
