@@ -257,7 +257,8 @@ class Shipper:
         self.history.trim()
         self.objects.append(made)
         self._cuts, self._splits_ms, self._is_restart = {}, {}, False
-        self._tails |= captured_tails(attempt.capture)
+        tails = self._tails | captured_tails(attempt.capture)
+        self._tails = {stream: tails[stream] for stream in (COMMIT_LOG, *self.history.blocks) if stream in tails}
 
     def _store_small(self, attempt: _Attempt) -> PointObject:
         writer = ObjectWriter()

@@ -208,6 +208,21 @@ def test_a_running_shipper_notices_a_cut_block(harness: BrokerHarness, ship: Shi
         assert sorted(restored.bodies("T")) == [b"another", b"kept"]
 
 
+def test_a_removed_block_has_no_tail(harness: BrokerHarness, ship: Ship) -> None:
+    """Else a shipper that runs for months has one for each block that ever was."""
+    harness.send("T", b"now")
+    shipper = ship.shipper()
+    for _ in range(3):
+        harness.send("T", b"soon", properties={"delayInSeconds": "2"})
+        harness.send("T", b"far", properties={"delayInSeconds": "7200"})
+        shipper.step()
+        assert shipper._tails.keys() == {COMMIT_LOG, *shipper.history.blocks}
+        harness.advance(30_000)
+    assert shipper.step().is_complete
+    assert shipper._tails.keys() == {COMMIT_LOG, *shipper.history.blocks}
+    assert len(shipper.history.blocks) < len({chunk.stream for point in ship.points() for chunk in point.chunks}) - 1
+
+
 def test_a_gap_begins_a_new_window(small: Callable[[str], BrokerHarness], ship: Ship) -> None:
     with small("store") as harness:
         harness.send("T", b"first")
