@@ -6,7 +6,9 @@ The order of the reads makes a point consistent:
 2. offsets and other files: they name no record after those that step 3 finds;
 3. the commit log, up to its end;
 4. the logs of the blocks;
-5. the tables of topics and groups: they have the topic of each record.
+5. the flags of settled messages of the blocks;
+6. with such flags, the commit log up to its end again: a flag is set after its record is in the log;
+7. the tables of topics and groups: they have the topic of each record.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ import numpy as np
 from wheelmq.backup.history import History, without
 from wheelmq.backup.index import COMMIT_LOG, BlockFacts, Chunk, FileSizes, Floor
 from wheelmq.backup.reader import Piece, queue_ends, settled_in_blocks
-from wheelmq.backup.source import FOLLOWING, FileVersion, Source
+from wheelmq.backup.source import FOLLOWING, FileVersion, Source, SourceBlock
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import Millis
-from wheelmq.store.recovery import LogDamaged
+from wheelmq.store.recovery import LogDamaged, Rows
 
 
 @dataclass
@@ -58,20 +60,20 @@ class Capturer:
     def __init__(self, source: Source, history: History, bytes_max: int) -> None:
         self._source = source
         self._history = history
-        self._bytes_left = bytes_max
+        self._bytes_max = self._bytes_left = bytes_max
         self._splits_ms: dict[str, int] = {}
         self._sizes = history.sizes
+        self._settled: dict[int, bytes] = {}
+        """Flagged messages among those that the capture adds, by block number."""
 
     def capture(self, now_ms: Millis, splits_ms: dict[str, int]) -> Capture:
-        """Capture at most about `bytes_max` bytes. Raises OSError.
+        """Capture at most about `bytes_max` bytes, or twice as many with flags. Raises OSError.
 
         A stream in `splits_ms` was cut. A piece of it ends before its first record that is stored after that time.
         """
         made = Capture(now_ms)
         self._splits_ms = splits_ms
         made.is_complete = self._read(made)
-        if not made.is_complete:
-            made.floor = None
         if not (self._sizes.log and self._sizes.queue):
             log_bytes, queue_bytes = self._source.log.file_bytes, self._source.queue_bytes()
             self._sizes = msgspec.structs.replace(self._sizes, log=log_bytes, queue=queue_bytes)
@@ -88,13 +90,8 @@ class Capturer:
         log_start = source.log.start
         if not self._read_log(made):
             return False
-        if history.floor is None:
-            first = history.log[0].start if history.log else log_start
-            made.floor = source.floor(first)
-            if not self._read_log(made):  # the floor may have messages that these records settle
-                return False
         are_read = [self._read_block(made, name) for name in list(source.blocks)]
-        if not all(are_read):
+        if not (self._read_floor(made, log_start, are_read=all(are_read)) and all(are_read)):
             return False
         made.gone = [name for name in history.blocks if name not in present]
         made.files = [*files, *source.changed_files(tables=True)]
@@ -102,35 +99,74 @@ class Capturer:
             made.log_start = log_start
         return True
 
+    def _read_floor(self, made: Capture, log_start: int, *, are_read: bool) -> bool:
+        """Add a floor. It may have messages that records of the capture settle.
+
+        `are_read` says whether all blocks were read. Returns False if the end of the log was not reached again.
+        """
+        history = self._history
+        if history.floor is not None:
+            floor = Floor(history.log_start, settled=self._settled)
+            if not self._settled:
+                return True
+        elif are_read:
+            floor = self._source.floor(history.log[0].start if history.log else log_start)
+        else:
+            return True  # the first complete capture reads the flags of all blocks
+        if any(floor.settled.values()):
+            self._bytes_left = max(self._bytes_left, self._bytes_max)  # the blocks may have used up all bytes
+            if not self._read_log(made):
+                made.pieces = [(stream, piece) for stream, piece in made.pieces if stream == COMMIT_LOG]
+                made.blocks.clear()  # the next capture reads them again, with their flags
+                return False
+        made.floor = floor
+        return True
+
     def _read_log(self, made: Capture) -> bool:
         """Add the new pieces of the commit log. Returns whether its end was reached."""
         position, last_ms = self._history.end(COMMIT_LOG)
-        if made.pieces:
-            position = made.pieces[-1][1].end
-            rows = next((piece.rows for _, piece in reversed(made.pieces) if len(piece.rows)), None)
+        pieces = [piece for stream, piece in made.pieces if stream == COMMIT_LOG]
+        if pieces:
+            position = pieces[-1].end
+            rows = next((piece.rows for piece in reversed(pieces) if len(piece.rows)), None)
             last_ms = last_ms if rows is None else int(rows[-1, col.STORE_MS])
         start = max(position, self._source.log.start)
         return self._take(made, COMMIT_LOG, self._source.log_pieces(start, last_ms))
 
     def _read_block(self, made: Capture, name: str) -> bool:
         """Add the new pieces of a block. Returns whether its end was reached."""
-        facts = self._source.blocks[name].facts
+        block = self._source.blocks[name]
+        facts = block.facts
         stream = stream_of(name, facts)
         position, last_ms = self._history.end(stream) if stream in self._history.facts else (0, 0)
-        before = len(made.pieces)
+        before, settled = len(made.pieces), b""
         try:
             is_read = self._take(made, stream, self._source.block_pieces(name, position, last_ms))
+            settled = self._settled_in(block, [piece.rows for _, piece in made.pieces[before:] if len(piece.rows)])
         except FileNotFoundError:  # the broker is deleting it
             is_read = True
             self._source.forget_block(name)
         if any((piece.rows[:, col.QUEUE_ID] != facts.number).any() for _, piece in made.pieces[before:]):
             del made.pieces[before:]  # the folder belongs to another block by now
             self._source.forget_block(name)
-        elif (len(made.pieces) > before or position) and self._history.facts.get(stream) != facts:
+            return is_read
+        if settled:
+            self._settled[facts.number] = settled
+        if (len(made.pieces) > before or position) and self._history.facts.get(stream) != facts:
             made.blocks[stream] = facts
         if len(made.pieces) > before and not self._sizes.block_log:
             self._sizes = msgspec.structs.replace(self._sizes, **self._source.block_sizes(name))
         return is_read
+
+    def _settled_in(self, block: SourceBlock, rows: list[Rows]) -> bytes:
+        """Return the flagged messages among new ones of a block. Raises OSError.
+
+        A target that has the log from position 0 has the record that settles each of them.
+        """
+        if self._history.floor is None or not self._history.log_start or not rows:
+            return b""
+        first, last = int(rows[0][0, col.QUEUE_OFFSET]), int(rows[-1][-1, col.QUEUE_OFFSET])
+        return self._source.settled(block, first, last + 1)
 
     def _take(self, made: Capture, stream: str, pieces: Iterator[Piece]) -> bool:
         """Add pieces until there are enough bytes. Returns whether all were added.
@@ -183,5 +219,13 @@ def chunk_of(stream: str, piece: Piece) -> Chunk:
 
 
 def final_floor(capture: Capture, history: History, chunks: list[Chunk]) -> Floor | None:
-    """Return the floor of a capture without the messages that shipped records settle."""
-    return None if capture.floor is None else without(capture.floor, [*history.log, *chunks])
+    """Return the floor of a capture without the messages that records settle. Returns None if nothing is left.
+
+    Chunks before the start of the log do not count, because an expiry removes them. It keeps the settled messages of
+    the blocks that it knows, and these messages may be of a later block.
+    """
+    if capture.floor is None:
+        return None
+    kept = [chunk for chunk in history.log if chunk.start >= history.log_start]
+    left = without(capture.floor, [*kept, *chunks])
+    return left if left.settled or history.floor is None else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple, Self
 
 import msgspec
@@ -70,7 +70,7 @@ class History:
         self.take_files(point.files)
         if point.log_start >= 0:
             self.log_start = point.log_start
-        self.floor = point.floor or self.floor
+        self.take_floor(point.floor)
         self.last, self.made_ms = point.last, point.made_ms
         self.is_complete = point.is_complete
 
@@ -112,6 +112,16 @@ class History:
                 self.files.pop(file.name, None)
             else:
                 self.files[file.name] = file
+
+    def take_floor(self, floor: Floor | None) -> None:
+        """Take over the floor of a point. A later one has more settled messages."""
+        if self.floor is None or floor is None:
+            self.floor = self.floor or floor
+            return
+        settled = dict(self.floor.settled)
+        for number, indexes in floor.settled.items():
+            settled[number] = settled.get(number, b"") + indexes
+        self.floor = msgspec.structs.replace(self.floor, settled=settled)
 
     def end(self, stream: str) -> StreamEnd:
         chunks = self.chunks(stream)
@@ -181,9 +191,11 @@ def indexes_by_block(origins: Indexes, numbers: set[int]) -> dict[int, bytes]:
     }
 
 
-def without(floor: Floor, chunks: Iterable[Chunk]) -> Floor:
-    """Return `floor` without the messages that records in `chunks` settle."""
-    later = [np.frombuffer(chunk.settled, ">i8").astype(np.int64) for chunk in chunks]
-    known = _indexes_to_origins(floor.settled)
-    left = np.setdiff1d(known, np.concatenate([np.empty(0, np.int64), *later]))
+def without(floor: Floor, chunks: Sequence[Chunk]) -> Floor:
+    """Return `floor` without the messages that records in `chunks` settle. The last chunks settle most of them."""
+    left = _indexes_to_origins(floor.settled)
+    for chunk in reversed(chunks):
+        if not len(left):
+            break
+        left = left[~np.isin(left, np.frombuffer(chunk.settled, ">i8").astype(np.int64))]
     return msgspec.structs.replace(floor, settled=indexes_by_block(left, set(floor.settled)))

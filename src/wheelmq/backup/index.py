@@ -104,6 +104,7 @@ class Point(msgspec.Struct, omit_defaults=True, kw_only=True):
     files: list[StateFile] = []
     sizes: FileSizes | None = None
     floor: Floor | None = None
+    """That of the first complete point, or more settled messages: a slave copied those in `chunks` late."""
 
 
 class Index(msgspec.Struct, omit_defaults=True):

@@ -122,8 +122,9 @@ def _runs(points: Iterable[Point]) -> Iterator[list[Point]]:
     """Yield consecutive points that may become one point.
 
     A cut or a restart begins a run, so that all chunks of a run continue each other. Incomplete points stay apart from
-    complete ones. The first complete point stays alone, because it is the earliest moment that can be restored. After
-    a power cut, a block may be gone and then exist again under the same name: that begins a run too.
+    complete ones. The first complete point stays alone, because it is the earliest moment that can be restored. Other
+    points with a floor stay alone too, because a restore to an earlier time must not take it over. After a power cut, a
+    block may be gone and then exist again under the same name: that begins a run too.
     """
     run: list[Point] = []
     for point in points:

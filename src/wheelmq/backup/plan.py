@@ -163,12 +163,13 @@ def _contributes(point: Point, history: History, at_ms: int) -> bool:
 
 
 def _enter(history: History, point: Point) -> None:
-    """Add the chunks and tables of a point."""
+    """Add the chunks, the floor and the tables of a point."""
     for stream, position in point.cuts.items():
         history.cut(stream, position)
     history.add_blocks(point)
     for chunk in point.chunks:
         history.add(chunk)
+    history.take_floor(point.floor)
     history.take_files(file for file in point.files if file.name in TABLES)
 
 

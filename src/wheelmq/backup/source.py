@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from wheelmq.backup.index import BlockFacts, Floor, QueueEnds
 from wheelmq.backup.reader import LogReader, Piece
 from wheelmq.backup.target import files_below
 from wheelmq.delay.blocks.block import read_checkpoint
 from wheelmq.delay.blocks.queue import BlockQueue
-from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_BLANK, FLAG_DONE, REMOVED, block_start_ms
+from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_DONE, REMOVED, block_start_ms
 from wheelmq.formats.disk.paths import BlockPaths, StorePaths, file_start
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition
@@ -162,12 +161,20 @@ class Source:
         """
         if not log_start:
             return Floor(0)
-        settled: dict[int, bytes] = {}
-        for block in self.blocks.values():
-            queue = self._units_of(block)
-            if queue is not None:
-                settled[block.facts.number] = _flagged(queue).astype(">i8").tobytes()
+        settled = {block.facts.number: self.settled(block, 0) for block in self.blocks.values()}
         return Floor(log_start, self._queue_ends(log_start), settled)
+
+    def settled(self, block: SourceBlock, first: int, stop: int | None = None) -> bytes:
+        """Return the flagged indexes from `first` to `stop` or the end, as a floor stores them. Raises OSError.
+
+        A blank is not one of them: after a failover, another master can have a message with its index.
+        """
+        queue = self._units_of(block)
+        if queue is None:
+            return b""
+        chunks = queue.chunks(first, queue.end if stop is None else min(stop, queue.end))
+        found = [at + np.flatnonzero(units["flags"] & FLAG_DONE) for at, units in chunks]
+        return np.concatenate([np.empty(0, np.int64), *found]).astype(">i8").tobytes()
 
     def _queue_ends(self, log_start: int) -> QueueEnds:
         ends: QueueEnds = {}
@@ -238,9 +245,3 @@ def sequence(disk: Disk, folder: Path) -> MappedSequence | None:
 
 def _is_shipped(name: str) -> bool:
     return name not in DERIVED | OF_BROKER | SECRETS and not name.endswith(LEFT_OUT)
-
-
-def _flagged(queue: BlockQueue) -> npt.NDArray[np.int64]:
-    """Return the indexes of units that are flagged as settled, and of blanks."""
-    flagged = [first + np.flatnonzero(units["flags"] & (FLAG_DONE | FLAG_BLANK)) for first, units in queue.chunks()]
-    return np.concatenate([np.empty(0, np.int64), *flagged])
