@@ -30,6 +30,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "bystanders": ("bench.instant", "--bystanders"),
     "timer_producer": ("bench.timer_producer",),
     "turns": ("bench.turns",),
+    "groups": ("bench.groups",),
     "ticks": ("bench.ticks",),
     "idle": ("bench.idle",),
     "startup": ("bench.startup",),

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 @click.option("--master", help="Any Spark master. The default is local with enough tasks for the brokers.")
 @click.option("--name", help="The name that holds the leases. By default it is generated.")
 @click.option("--over-the-wire", is_flag=True, help="Let tasks read from the brokers, even if they can read the store.")
+@click.option(
+    "--groups",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="More than N brokers share N queries of Spark. The default is 8.",
+)
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark. May be given several times.")
 @click.option("--driver-memory", metavar="SIZE", help="Heap of the driver's JVM. The default is 512m.")
 @click.option("--ui", is_flag=True, help="Serve Spark's UI on port 4040, or on the next free one.")
@@ -53,6 +59,7 @@ def command(
     master: str | None,
     name: str | None,
     over_the_wire: bool,
+    groups: int | None,
     conf: tuple[str, ...],
     driver_memory: str | None,
     ui: bool,
@@ -66,14 +73,23 @@ def command(
 ) -> None:
     """Run the pipeline that indexes and stages delayed messages, until SIGTERM or Ctrl-C.
 
-    It is a Spark Structured Streaming application with one query per broker. If it dies, the command
-    starts it again. Meanwhile the brokers arm and index messages themselves, so none is late.
+    It is a Spark Structured Streaming application with one query per broker. More than eight brokers
+    share eight queries. If it dies, the command starts it again. Meanwhile the brokers arm and index
+    messages themselves, so none is late.
     """
     check_spark("the pipeline")
     chosen = tls_json if tls is None else tls.to_json()
     session_options = _session_options(conf, driver_memory, ui)
     what = _Work(
-        brokers, _servers(namesrv), master, name, over_the_wire, session_options, log_dir or home / "logs", chosen
+        brokers,
+        _servers(namesrv),
+        master,
+        name,
+        over_the_wire,
+        groups,
+        session_options,
+        log_dir or home / "logs",
+        chosen,
     )
     if driver:
         if ends_with_stdin:
@@ -99,6 +115,7 @@ class _Work:
     master: str | None
     name: str | None
     over_the_wire: bool
+    groups: int | None
     session_options: SessionOptions
     log_dir: Path
     tls: str | None
@@ -151,6 +168,7 @@ def _drive(what: _Work) -> int:
     arguments += ["--name", what.name] if what.name is not None else []
     arguments += ["--master", what.master] if what.master is not None else []
     arguments += ["--over-the-wire"] if what.over_the_wire else []
+    arguments += ["--groups", str(what.groups)] if what.groups is not None else []
     arguments += what.session_options.words()
     arguments += ["--tls", what.tls] if what.tls is not None else []
     return app.main([*arguments, "--log-dir", str(what.log_dir)])
@@ -185,6 +203,7 @@ async def _supervise(stop: asyncio.Event, what: _Work, access_key: AccessKey | N
         master=what.master,
         name=what.name,
         over_the_wire=what.over_the_wire,
+        groups=what.groups,
         session_options=what.session_options,
         tls=None if what.tls is None else TlsOptions.from_json(what.tls),
         access_key=access_key,

@@ -6,12 +6,18 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Final
 
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
+from wheelmq.system.clock import SystemClock
 from wheelmq.system.tls_client import ClientTls, problem_text
+
+_now_s: Final = SystemClock.monotonic
+TIMEOUT_S_MIN: Final = 0.001
+"""The least timeout of a socket: 0 would mean that it does not block."""
 
 
 class SyncConnection:
@@ -134,8 +140,35 @@ class SyncConnection:
     def _exactly(self, connection: socket.socket, count: int) -> bytes:
         parts = bytearray()
         while len(parts) < count:
-            chunk = connection.recv(min(count - len(parts), 1 << 20))
+            chunk = self._receive(connection, min(count - len(parts), 1 << 20))
             if not chunk:
                 raise ConnectionResetError("the connection was closed")
             parts += chunk
         return bytes(parts)
+
+    def _receive(self, connection: socket.socket, bytes_max: int) -> bytes:
+        return connection.recv(bytes_max)
+
+
+class BoundedConnection(SyncConnection):
+    """A connection whose calls wait for at most `wait_s` in total. After that, each call raises CallError."""
+
+    def __init__(self, address: str, wait_s: float, tls: ClientTls | None = None) -> None:
+        super().__init__(address, wait_s, tls)
+        self._wait_s = wait_s
+        self._deadline_s = 0.0
+
+    def call(self, command: Command) -> Command:
+        """Send a request and return its answer, with any code. Raises CallError."""
+        began_s = _now_s()
+        self._deadline_s = began_s + self.timeout_s
+        try:
+            if self.timeout_s <= 0:
+                raise CallError(f"{self.address} took more than {self._wait_s:g} s to answer")
+            return super().call(command)
+        finally:
+            self.timeout_s -= _now_s() - began_s
+
+    def _receive(self, connection: socket.socket, bytes_max: int) -> bytes:
+        connection.settimeout(max(TIMEOUT_S_MIN, self._deadline_s - _now_s()))
+        return super()._receive(connection, bytes_max)

@@ -2,7 +2,7 @@
 
     python -m wheelmq.pipeline.app --broker HOST:PORT [--broker ...] [--namesrv HOST:PORT ...] [--master MASTER]
                                    [--name NAME] [--over-the-wire] [--tls JSON] [--log-dir DIR]
-                                   [--conf NAME=VALUE ...] [--driver-memory SIZE] [--ui]
+                                   [--conf NAME=VALUE ...] [--driver-memory SIZE] [--ui] [--groups N]
 
 It prints its events as JSON lines on standard output. A query that ends is started again under a new lease. When the
 JVM is gone, the process ends, and its supervisor (pipeline.supervisor) starts it again, without any state.
@@ -28,7 +28,7 @@ from wheelmq.pipeline.daemon import PRELOAD_VARIABLE
 from wheelmq.pipeline.session import close_session, open_session, stand_back
 from wheelmq.pipeline.session_options import HEAP, SessionOptions
 from wheelmq.pipeline.supervisor import HOLDER_VARIABLE
-from wheelmq.spark.pipeline import run
+from wheelmq.spark.pipeline import GROUPS, run
 from wheelmq.spark.ranges import TASKS_MAX
 from wheelmq.system.credentials import take_access_key
 from wheelmq.system.tls_client import TlsOptions
@@ -36,6 +36,9 @@ from wheelmq.system.tls_client import TlsOptions
 PRELOAD: Final = "wheelmq.pipeline.preload"
 BROKERS_EXPECTED: Final = 4
 """Minimum number of brokers that local Spark has tasks for, when a name server lists the brokers."""
+
+GROUP_TASKS: Final = 2
+"""Tasks that local Spark has room for, for each query group and for the slow group."""
 
 _saying = threading.Lock()
 
@@ -62,13 +65,16 @@ class _QuietStop(logging.Filter):
         return True
 
 
-def default_master(brokers: int, *, may_grow: bool) -> str:
-    """Return a local Spark master with room for all tasks of all brokers at once.
+def default_master(brokers: int, *, may_grow: bool, groups: int = GROUPS) -> str:
+    """Return a local Spark master with room for all tasks of all brokers at once, or of all query groups.
 
-    A task may wait for its broker. With less room, the tasks of a slow broker would block those of the others.
+    A task may wait for its broker. With less room, the tasks of a slow broker would block those of the others. In a
+    group a task waits for a few seconds at most, and a small turn is one task.
     """
     if brokers == 1 and not may_grow:
         return "local[2,4]"
+    if brokers > groups:
+        return f"local[{max(os.cpu_count() or 1, GROUP_TASKS * (groups + 1))},4]"
     return f"local[{TASKS_MAX * max(brokers, BROKERS_EXPECTED if may_grow else 0)},4]"
 
 
@@ -81,7 +87,9 @@ def run_in_own_session(options: argparse.Namespace, session_options: SessionOpti
     os.environ[PRELOAD_VARIABLE] = PRELOAD
     holder_id = os.environ.pop(HOLDER_VARIABLE, None)  # workers must not inherit it
     access_key = take_access_key(os.environ)  # nor this: tasks get only the token of the lease
-    master = options.master or default_master(len(options.broker), may_grow=bool(options.namesrv))
+    master = options.master or default_master(
+        len(options.broker), may_grow=bool(options.namesrv), groups=options.groups
+    )
     session = open_session(
         "wheelmq",
         master=master,
@@ -101,6 +109,7 @@ def run_in_own_session(options: argparse.Namespace, session_options: SessionOpti
             access_key=access_key,
             tls=None if options.tls is None else TlsOptions.from_json(options.tls),
             over_the_wire=options.over_the_wire,
+            groups=options.groups,
             on_event=say,
             on_first_turn=lambda: stand_back(session),
         )
@@ -123,6 +132,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--log-dir", type=Path)
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
     parser.add_argument("--driver-memory", default=HEAP, metavar="SIZE", help="heap of the driver's JVM")
+    parser.add_argument(
+        "--groups", type=int, default=GROUPS, metavar="N", help="queries that more than N brokers share"
+    )
     parser.add_argument("--ui", action="store_true", help="serve Spark's UI")
     options = parser.parse_args(arguments)
     try:

@@ -66,6 +66,7 @@ class PipelineSupervisor:
         master: str | None = None,
         name: str | None = None,
         over_the_wire: bool = False,
+        groups: int | None = None,
         session_options: SessionOptions | None = None,
         tls: TlsOptions | None = None,
         access_key: AccessKey | None = None,
@@ -94,6 +95,7 @@ class PipelineSupervisor:
             master=master,
             log_dir=log_dir,
             over_the_wire=over_the_wire,
+            groups=groups,
             session_options=session_options,
             tls=tls,
         )
@@ -238,6 +240,7 @@ def driver_command(
     master: str | None,
     log_dir: Path,
     over_the_wire: bool = False,
+    groups: int | None = None,
     session_options: SessionOptions | None = None,
     tls: TlsOptions | None = None,
 ) -> list[str]:
@@ -251,6 +254,8 @@ def driver_command(
         command += ["--master", master]
     if over_the_wire:
         command.append("--over-the-wire")
+    if groups is not None:
+        command += ["--groups", str(groups)]
     if session_options is not None:
         command += session_options.words()
     if tls is not None:

@@ -122,6 +122,10 @@ class BrokerTurns:
     def stop(self) -> None:
         self._stopping.set()
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
     def join(self, deadline_s: float) -> None:
         self._thread.join(deadline_s)
 

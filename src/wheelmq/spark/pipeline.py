@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pyspark.errors import PySparkAttributeError
@@ -22,7 +22,8 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.signature import AccessKey
 from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.spark.broker_turns import POLL_S, BrokerTurns, Say
-from wheelmq.spark.serving import Serving
+from wheelmq.spark.groups import QueryGroups
+from wheelmq.spark.serving import JOIN_S, Served, Serving
 from wheelmq.spark.source import timer_source
 from wheelmq.spark.staged_turn import StageTrial
 from wheelmq.spark.stages import Stage
@@ -30,6 +31,9 @@ from wheelmq.spark.turn_query import TurnQueries
 from wheelmq.system.tls_client import TlsOptions, client_tls
 
 log = logging.getLogger(__name__)
+
+GROUPS: Final = 8
+"""Usual number of query groups."""
 
 _numbers: Final = itertools.count()
 """The numbers of sources. No two brokers of a process share a source, whatever session they use."""
@@ -51,6 +55,7 @@ def run(
     tls: TlsOptions | None = None,
     over_the_wire: bool = False,
     stage: Stage | None = None,
+    groups: int = GROUPS,
     on_event: Say = log_event,
     on_first_turn: Callable[[], None] | None = None,
 ) -> None:
@@ -60,15 +65,17 @@ def run(
     `stop`, it runs until an exception such as KeyboardInterrupt.
 
     - `stage` may deliver timers later (`spark/stages.py`).
+    - `groups` limits the queries. Up to this number of brokers, each broker has a query of its own. More brokers share
+      this number of queries, and those that are slow share one more (`spark/groups.py`).
     - `on_event` gets the name and the fields of each event, such as a new lease.
     - `on_first_turn` is called after the first committed turn.
     - `over_the_wire` lets tasks read from the brokers, even if they can read the store.
     - `name` and `holder_id` name the holder of the leases. By default they are generated.
 
-    Raises ValueError without an address, or for a session of Spark Connect. Raises the error that ended a broker's
-    thread, for example when the JVM is gone.
+    Raises ValueError without an address or a group, or for a session of Spark Connect. Raises the error that ended the
+    thread of a broker or of a group, for example when the JVM is gone.
     """
-    _check(spark, brokers, namesrv)
+    _check(spark, brokers, namesrv, groups)
     sign = None if access_key is None else access_key.sign
     application = _Application(
         spark,
@@ -77,6 +84,7 @@ def run(
         holder_id=holder_id or secrets.token_hex(16),
         over_the_wire=over_the_wire,
         stage=stage,
+        groups=groups,
         tls=tls,
         sign=sign,
     )
@@ -91,14 +99,17 @@ def run(
                 on_first_turn()
     finally:
         serving.stop()
+        application.stop()
 
 
-def _check(spark: SparkSession, brokers: Sequence[str], namesrv: Sequence[str]) -> None:
+def _check(spark: SparkSession, brokers: Sequence[str], namesrv: Sequence[str], groups: int) -> None:
     """Check the arguments of `run`. Raises ValueError."""
     if isinstance(brokers, str) or isinstance(namesrv, str):
         raise ValueError("brokers and namesrv are lists of addresses, as in namesrv=['127.0.0.1:9876']")
     if not brokers and not namesrv:
         raise ValueError("no server is given: give brokers or namesrv, as in namesrv=['127.0.0.1:9876']")
+    if groups < 1:
+        raise ValueError(f"groups={groups} is too small: brokers share at least one query")
     try:
         spark.sparkContext  # noqa: B018
     except PySparkAttributeError:
@@ -117,6 +128,7 @@ class _Application:
         holder_id: str,
         over_the_wire: bool,
         stage: Stage | None,
+        groups: int,
         tls: TlsOptions | None,
         sign: Callable[[Command], None] | None,
     ) -> None:
@@ -126,15 +138,45 @@ class _Application:
         self._holder_id = holder_id
         self._over_the_wire = over_the_wire
         self._stage = stage
+        self._groups_max = groups
         self._tls = tls
         self._sign = sign
+        self._trials: dict[str, StageTrial] = {}
+        self._alone: dict[str, BrokerTurns] = {}
+        """The brokers that have queries of their own."""
+        self._groups: QueryGroups | None = None
 
-    def begin(self, broker: str) -> BrokerTurns:
+    def begin(self, brokers: Sequence[str]) -> Mapping[str, Served]:
+        """Begin to serve brokers: each by a query of its own, or all in groups once there are too many.
+
+        The brokers that were alone join the groups, too. From then on the groups remain until the end.
+        """
+        self._alone = {broker: turns for broker, turns in self._alone.items() if not turns.is_stopping}
+        if self._groups is None and len(self._alone) + len(brokers) <= self._groups_max:
+            found = {broker: self._begin_alone(broker) for broker in brokers}
+            self._alone.update(found)
+            return found
+        if self._groups is None:
+            self._groups = self._begin_groups()
+        joining = [*self._end_alone(), *brokers]
+        return self._groups.add(joining)
+
+    def stop(self) -> None:
+        """Stop the groups. Returns when their queries have ended, or after JOIN_S."""
+        if self._groups is not None:
+            self._groups.stop(JOIN_S)
+
+    def _begin_alone(self, broker: str) -> BrokerTurns:
         source = timer_source(next(_numbers))
         self._session.dataSource.register(source)
-        trial = None if self._stage is None else StageTrial(self._stage, broker, self._say)
         queries = TurnQueries(
-            self._session, broker, source.name(), over_the_wire=self._over_the_wire, tls=self._tls, trial=trial
+            self._session,
+            broker,
+            source.name(),
+            over_the_wire=self._over_the_wire,
+            tls=self._tls,
+            trial=None if self._stage is None else self._trial_of(broker),
+            brokers=lambda: len(self._alone),
         )
         turns = BrokerTurns(
             broker,
@@ -146,3 +188,34 @@ class _Application:
         )
         turns.start()
         return turns
+
+    def _end_alone(self) -> list[str]:
+        """End the queries of the brokers that are alone, and return these brokers."""
+        ended, self._alone = self._alone, {}
+        for turns in ended.values():
+            turns.stop()
+        for turns in ended.values():
+            turns.join(JOIN_S)
+        return list(ended)
+
+    def _begin_groups(self) -> QueryGroups:
+        self._say("groups", count=self._groups_max)
+        return QueryGroups(
+            self._session,
+            self._say,
+            self._groups_max,
+            name=self._name,
+            holder_id=self._holder_id,
+            over_the_wire=self._over_the_wire,
+            tls=self._tls,
+            sign=self._sign,
+            trial_of=None if self._stage is None else self._trial_of,
+            number=lambda: next(_numbers),
+        )
+
+    def _trial_of(self, broker: str) -> StageTrial:
+        """Return the trial of the stage for a broker. It outlives the queries of the broker."""
+        assert self._stage is not None
+        if broker not in self._trials:
+            self._trials[broker] = StageTrial(self._stage, broker, self._say)
+        return self._trials[broker]

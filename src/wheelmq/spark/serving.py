@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.sync_connection import SyncConnection
-from wheelmq.spark.broker_turns import BrokerTurns
 from wheelmq.system.tls_client import ClientTls
 
 log = logging.getLogger(__name__)
@@ -27,8 +26,33 @@ GONE_S: Final = 10.0
 JOIN_S: Final = 20.0
 
 
+class Served(Protocol):
+    """A broker that is served, by a query of its own or by one of a group."""
+
+    @property
+    def has_turned(self) -> bool: ...
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error after which the whole driver must end."""
+        ...
+
+    @property
+    def answered_s(self) -> float:
+        """Time of the broker's last answer."""
+        ...
+
+    def stop(self) -> None: ...
+
+    def join(self, deadline_s: float) -> None: ...
+
+
+Begin = Callable[[Sequence[str]], Mapping[str, Served]]
+"""Starts to serve more brokers. Returns them, and brokers that are served in another way from now on."""
+
+
 class Serving:
-    """The brokers that are served. `begin` starts to serve a broker, and `say` reports each change.
+    """The brokers that are served. `begin` starts to serve brokers, and `say` reports each change.
 
     `sign` signs the requests to name servers.
     """
@@ -37,7 +61,7 @@ class Serving:
         self,
         brokers: Sequence[str],
         namesrv: Sequence[str],
-        begin: Callable[[str], BrokerTurns],
+        begin: Begin,
         say: Callable[..., None],
         tls: ClientTls | None = None,
         sign: Callable[[Command], None] | None = None,
@@ -48,7 +72,7 @@ class Serving:
         self._say = say
         self._next_look_s = 0.0
         self._last_problem = ""
-        self.turns: dict[str, BrokerTurns] = {}
+        self.turns: dict[str, Served] = {}
 
     def step(self) -> None:
         """Begin with new brokers, and stop those that have left. Raises the error that ended a broker's thread."""
@@ -61,9 +85,10 @@ class Serving:
         self._next_look_s = now_s + LOOK_S
         registered = self._registered()
         before = set(self.turns)
-        for broker in (*self._named, *sorted(registered or ())):
-            if broker not in self.turns:
-                self.turns[broker] = self._begin(broker)
+        wanted = dict.fromkeys((*self._named, *sorted(registered or ())))
+        added = [broker for broker in wanted if broker not in self.turns]
+        if added:
+            self.turns.update(self._begin(added))
         for broker in before - set(self._named) - (before if registered is None else registered):
             if now_s - self.turns[broker].answered_s > GONE_S:
                 self.turns.pop(broker).stop()

@@ -8,31 +8,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from wheelmq.delay.blocks.staging import read_blocks
-from wheelmq.delay.timer import staging
-from wheelmq.delay.timer.view import ReadView, StoreSizes, StoreView, sees_store
-from wheelmq.delay.timer.wire_view import UNREADABLE, Segment, WireView, segment_of
-from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.portions import FileKind, Ranges
 from wheelmq.net.errors import Refused
 from wheelmq.net.sync_connection import SyncConnection
-from wheelmq.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
-from wheelmq.spark.ranges import Range, ranges
-from wheelmq.system.failpoint import bend, reach
+from wheelmq.spark.columns import SPARK_SCHEMA
+from wheelmq.spark.range_reader import batches_of, read_range
+from wheelmq.spark.ranges import PARALLELISM_MIN, Range, ranges
+from wheelmq.system.failpoint import reach
 from wheelmq.system.tls_client import TlsOptions, client_tls
 
 FORMAT = "wheelmq.timer"
-BATCH_ROWS = 50_000
 VIEW = "view"
 """Name of an option. Spark passes option names in lower case."""
 TOKEN = "leasetoken"
@@ -41,6 +34,8 @@ AUTO = "auto"
 WIRE = "wire"
 TLS = "tls"
 """Name of the option with the TlsOptions as JSON."""
+PARALLELISM = "parallelism"
+"""Name of the option with the maximum number of tasks for each kind of rows."""
 
 
 class TimerSource(DataSource):  # type: ignore[misc]
@@ -76,7 +71,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     Options: `broker` is HOST:PORT. `terms` is the broker's JSON answer that gave the lease, without its token, which is
     in `leasetoken`. With `view` = `wire`, no task maps the store. `tls` is the JSON of the TlsOptions of connections,
-    or missing.
+    or missing. `parallelism` is the maximum number of tasks for each kind of rows.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -84,6 +79,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         self._terms: dict[str, Any] = msgspec.json.decode(options["terms"])
         self._token = options[TOKEN]
         self._over_the_wire = options.get(VIEW, AUTO) == WIRE
+        self._parallelism = int(options.get(PARALLELISM, PARALLELISM_MIN))
         self._tls = client_tls(TlsOptions.from_json(options[TLS]) if TLS in options else None)
         self._link: SyncConnection | None = None
 
@@ -105,57 +101,13 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         return start if plan["turn"] == start.get("turn") else plan
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return ranges(end) if "index_to" in end and end != start else []
+        if "index_to" not in end or end == start:
+            return []
+        return ranges(end, self._parallelism, precision_ms=self._terms["precision_ms"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
         reach("task.read")
-        rows = self._rows(partition)
-        skew_ms = bend("task.skew_due_ms", 0)
-        if skew_ms:
-            rows["due_ms"] += skew_ms
-        for at in range(0, max(1, len(rows)), BATCH_ROWS):
-            batch = to_batch(rows[at : at + BATCH_ROWS])
-            assert batch.schema.equals(ARROW_SCHEMA)
-            yield batch
-
-    def _rows(self, partition: Range) -> staging.StagedRows:
-        plan, terms = partition.plan, self._terms
         with contextlib.closing(SyncConnection(self._broker, tls=self._tls)) as link:
-            view = self._view(link, plan["turn"])
-            if partition.kind == KIND_BLOCKS:
-                return read_blocks(view, plan["blocks"], write_ms=plan["write_ms"], turn=plan["turn"])
-            if partition.kind == KIND_QUEUE:
-                return staging.read_queues(
-                    view, partition.queues, now_ms=plan["now_ms"], levels_ms=terms["levels_ms"], turn=plan["turn"]
-                )
-            if partition.kind == KIND_INDEX:
-                return staging.read_index(
-                    view, partition.first, partition.end, write_ms=plan["write_ms"], turn=plan["turn"]
-                )
-            return staging.read_walk(
-                view,
-                partition.first,
-                partition.end,
-                log_end=plan["timer_log_end"],
-                precision_ms=terms["precision_ms"],
-                write_ms=plan["write_ms"],
-                turn=plan["turn"],
-            )
-
-    def _view(self, link: SyncConnection, turn: int) -> ReadView:
-        """Return a view of the store: its files if this process sees the broker's own folder, else over the wire."""
-        sizes = msgspec.convert(self._terms, StoreSizes)
-        root = Path(self._terms["store_path"])
-        if not self._over_the_wire and sees_store(root, self._terms["store_identity"]):
-            return StoreView(root, sizes)
-
-        def ask(kind: FileKind, name: str, ranges: Ranges) -> Segment:
-            ext = headers.texts(epoch=self._terms["epoch"], turn=turn, kind=kind, name=name, token=self._token)
-            answer = link.call(Command(code=RequestCode.WMQ_PIPELINE_READ, ext=ext, body=ranges.tobytes()))
-            if answer.code not in (ResponseCode.SUCCESS, *UNREADABLE):
-                raise Refused(answer)
-            reach("task.portion")
-            return segment_of(answer)
-
-        return WireView(ask, sizes)
+            rows = read_range(partition, self._terms, self._token, link, over_the_wire=self._over_the_wire)
+        yield from batches_of(rows)

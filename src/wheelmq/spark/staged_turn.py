@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -17,7 +17,6 @@ from wheelmq.formats.disk.timer import MAGIC_DEFAULT
 from wheelmq.formats.disk.turn_row import INDEX, WALK
 from wheelmq.spark.broker_turns import Say
 from wheelmq.spark.stages import Stage, stage_of_broker
-from wheelmq.spark.turn import Turn
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +86,14 @@ class StageTrial:
             )
 
 
+class TurnRequests(Protocol):
+    """The requests about one turn of a broker (`turn.Turn`)."""
+
+    def plan(self) -> dict[str, Any] | None: ...
+
+    def commit(self, summaries: DataFrame, turn: int) -> None: ...
+
+
 class StagedTurn:
     """The function for foreachBatch with a stage. `upload` uploads rows, and returns their summaries.
 
@@ -95,7 +102,7 @@ class StagedTurn:
 
     def __init__(
         self,
-        turn: Turn,
+        turn: TurnRequests,
         trial: StageTrial,
         upload: Callable[[DataFrame], DataFrame],
         *,
@@ -112,6 +119,10 @@ class StagedTurn:
         """Make one turn over the turn rows of a micro-batch. Raises the error that ends the query."""
         if batch_id == 0 and rows.isEmpty():
             return  # a query's first batch is empty without a plan, and a request would get that of the next batch
+        self.turn(rows)
+
+    def turn(self, rows: DataFrame) -> None:
+        """Make the turn that the broker waits for. Raises the error that ends the query."""
         plan = self._turn.plan()
         if plan is None:
             return  # the turn is committed already

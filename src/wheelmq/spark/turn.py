@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from wheelmq.formats.disk.timer import MAGIC_ROLL
@@ -21,18 +21,21 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import Refused
 from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.spark.queries import map_in_arrow
-from wheelmq.spark.upload import SUMMARY, uploader
+from wheelmq.spark.upload import GROUP_SUMMARY, SUMMARY, group_uploader, uploader
 from wheelmq.system.failpoint import reach
 from wheelmq.system.tls_client import TlsOptions, client_tls
 
 log = logging.getLogger(__name__)
 
 
-def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame:
-    """Compute slot, roll and fire time of each staged row, as turn rows (RocketMQ: TimerMessageStore.doEnqueue)."""
-    third_ms = roll_window_ms // precision_ms // 3 * precision_ms
-    half_ms = roll_window_ms // precision_ms // 2 * precision_ms
-    beyond = F.col("out_ms") - F.col("write_ms") - F.lit(roll_window_ms)
+def decide(rows: DataFrame, roll_window_ms: int | Column, precision_ms: int | Column, *more: str) -> DataFrame:
+    """Compute slot, roll and fire time of each staged row, as turn rows (RocketMQ: TimerMessageStore.doEnqueue).
+
+    The turn rows also have the columns `more` of the staged rows.
+    """
+    third_ms = _part_of(roll_window_ms, precision_ms, 3)
+    half_ms = _part_of(roll_window_ms, precision_ms, 2)
+    beyond = F.col("out_ms") - F.col("write_ms") - roll_window_ms
     rolls = (F.col("kind") == INDEX) & (beyond >= 0)
     rolled_slot = F.col("write_ms") + F.when(beyond < third_ms, half_ms).otherwise(roll_window_ms)
     placed = rows.withColumns(
@@ -54,7 +57,29 @@ def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame
         "magic",
         (F.col("due_ms") - F.col("store_ms")).alias("delay_ms"),
         F.lit(0).cast("long").alias("shift_ms"),
+        *more,
     )
+
+
+def _part_of(window_ms: int | Column, precision_ms: int | Column, divisor: int) -> int | Column:
+    """Return a fraction of the roll window in whole slots."""
+    if isinstance(window_ms, int) and isinstance(precision_ms, int):
+        return window_ms // precision_ms // divisor * precision_ms
+    slots = F.floor(F.floor(F.lit(window_ms) / precision_ms) / divisor)
+    return slots * precision_ms
+
+
+def group_decided(rows: DataFrame) -> DataFrame:
+    """Return the turn rows of a query group, each by the roll window and the precision of its own broker.
+
+    They have two columns more: `member` and `problem`.
+    """
+    return decide(rows, F.col("window_ms"), F.col("precision_ms"), "member", "problem")
+
+
+def group_uploaded(turn_rows: DataFrame, wait_s: float, tls: TlsOptions | None) -> DataFrame:
+    """Upload turn rows of a query group in tasks. Returns one summary row for each upload."""
+    return map_in_arrow(turn_rows, group_uploader(wait_s, tls), GROUP_SUMMARY)
 
 
 def decided(rows: DataFrame, terms: dict[str, Any]) -> DataFrame:

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from wheelmq.spark.queries import scratch_checkpoint, start_turns
-from wheelmq.spark.source import AUTO, TLS, TOKEN, VIEW, WIRE
+from wheelmq.spark.ranges import parallelism_of
+from wheelmq.spark.source import AUTO, PARALLELISM, TLS, TOKEN, VIEW, WIRE
 from wheelmq.spark.staged_turn import StagedTurn, StageTrial
 from wheelmq.spark.turn import Turn, decided, uploaded
 from wheelmq.system.tls_client import TlsOptions
@@ -74,14 +75,19 @@ class TurnQueries:
         over_the_wire: bool = False,
         tls: TlsOptions | None = None,
         trial: StageTrial | None = None,
+        brokers: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`trial` has the stage between decision and upload, or is None for turns without one."""
+        """`trial` has the stage between decision and upload, or is None for turns without one.
+
+        `brokers` returns the number of brokers that share the session.
+        """
         self._session = session
         self._broker = broker
         self._source = source
         self._over_the_wire = over_the_wire
         self._tls = tls
         self._trial = trial
+        self._brokers = brokers
 
     def start(self, lease: bytes, turned: Callable[[str], None]) -> TurnQuery:
         """Start a query under a lease, given as the broker's answer. It calls `turned` after each committed turn."""
@@ -94,6 +100,7 @@ class TurnQueries:
             .option("terms", msgspec.json.encode(shown).decode())
             .option(TOKEN, token)
             .option(VIEW, WIRE if self._over_the_wire else AUTO)
+            .option(PARALLELISM, parallelism_of(self._session.sparkContext.defaultParallelism, self._brokers()))
         )
         if self._tls is not None:
             reader = reader.option(TLS, self._tls.to_json())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -15,9 +17,11 @@ from wheelmq.formats.disk.turn_row import KINDS, TURN_ROW
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.sync_connection import SyncConnection
+from wheelmq.net.sync_connection import BoundedConnection, SyncConnection
 from wheelmq.system.failpoint import reach
 from wheelmq.system.tls_client import TlsOptions, client_tls
+
+log = logging.getLogger(__name__)
 
 CHUNK_ROWS: Final = 100_000
 
@@ -35,43 +39,84 @@ _SUMMARY_ARROW = pa.schema(
 )
 
 
-def uploader(
-    broker: str, epoch: int, token: str, tls: TlsOptions | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+GROUP_SUMMARY: Final = f"member int, problem string, {SUMMARY}"
+_GROUP_SUMMARY_ARROW = pa.schema([("member", pa.int32()), ("problem", pa.string()), *_SUMMARY_ARROW])
+PLACES: Final = "wheelmq.group.tokens"
+"""Name of the local property with address, epoch and token of each lease of a batch, as JSON.
+
+Spark shows no value of a property whose name contains `token`.
+"""
+PROBLEM_CHARACTERS_MAX: Final = 500
+
+Upload = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def uploader(broker: str, epoch: int, token: str, tls: TlsOptions | None) -> Upload:
     """Return the function for mapInArrow. It uploads its partition, and yields a summary row for each kind of rows."""
 
     def upload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = [batch for batch in batches if batch.num_rows]
-        if not parts:
-            return
-        table = pa.Table.from_batches(parts)
-        kinds = table.column("kind")
-        for kind in kinds.unique().to_pylist():  # a stage may have shuffled rows of several kinds into one partition
-            mine = table.filter(pc.equal(kinds, kind)) if len(kinds.unique()) > 1 else table
-            yield _upload_kind(mine, KINDS[kind], broker, epoch, token, tls)
+        for table in _tables(batches, "kind"):
+            link = SyncConnection(broker, tls=client_tls(tls))
+            yield _record(_upload_kind(table, link, epoch, token), _SUMMARY_ARROW)
 
     return upload
 
 
-def _upload_kind(
-    table: pa.Table, kind: str, broker: str, epoch: int, token: str, tls: TlsOptions | None
-) -> pa.RecordBatch:
+def group_uploader(wait_s: float, tls: TlsOptions | None) -> Upload:
+    """Return the function for mapInArrow in a query group. It uploads the rows of each lease to its own broker.
+
+    It yields a summary row for each kind of rows. After a problem, the row has the problem, and the task goes on. It
+    waits for each broker for at most `wait_s`.
+    """
+
+    def upload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in _tables(batches, "member"):
+            member, turn = rows.column("member")[0].as_py(), rows.column("turn")[0].as_py()
+            for table in _tables(iter(rows.to_batches()), "kind"):
+                problem = next(iter(table.column("problem").drop_null().to_pylist()), None)
+                summary: dict[str, Any] = dict.fromkeys(_SUMMARY_ARROW.names, 0) | {"turn": turn, "kind": ""}
+                try:
+                    if problem is None:
+                        places = json.loads(TaskContext.get().getLocalProperty(PLACES))
+                        broker, epoch, token = places[str(member)]
+                        link = BoundedConnection(broker, wait_s, client_tls(tls))
+                        summary = _upload_kind(table, link, epoch, token)
+                except Exception as error:
+                    log.warning("no upload for turn %d of lease %d: %s", turn, member, error)
+                    problem = f"{type(error).__name__}: {error}"[:PROBLEM_CHARACTERS_MAX]
+                yield _record(summary | {"member": member, "problem": problem}, _GROUP_SUMMARY_ARROW)
+
+    return upload
+
+
+def _tables(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[pa.Table]:
+    """Yield the rows of each value of a column. A stage may have shuffled rows of several values into one partition."""
+    parts = [batch for batch in batches if batch.num_rows]
+    if not parts:
+        return
+    table = pa.Table.from_batches(parts)
+    values = table.column(column)
+    distinct = values.unique().to_pylist()
+    for value in distinct:
+        yield table.filter(pc.equal(values, value)) if len(distinct) > 1 else table
+
+
+def _record(summary: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([summary[field.name]], type=field.type) for field in schema], schema)
+
+
+def _upload_kind(table: pa.Table, link: SyncConnection, epoch: int, token: str) -> dict[str, Any]:
     """Upload the rows of one kind, and return their summary."""
     rows = to_rows(table)
-    turn = table.column("turn")[0].as_py()
+    kind, turn = KINDS[table.column("kind")[0].as_py()], table.column("turn")[0].as_py()
     context = TaskContext.get()
     part, attempt = context.partitionId(), context.taskAttemptId()
     reach("task.upload")
     raw = rows.tobytes()
-    link = SyncConnection(broker, tls=client_tls(tls))
     place: dict[str, object] = {"turn": turn, "kind": kind, "part": part, "attempt": attempt}
     chunks = send_chunks(link, raw, epoch=epoch, token=token, **place)
     reach("task.uploaded")
-    summary = [[turn], [kind], [part], [attempt], [chunks], [len(rows)], [zlib.crc32(raw)]]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(value, type=field.type) for value, field in zip(summary, _SUMMARY_ARROW, strict=True)],
-        schema=_SUMMARY_ARROW,
-    )
+    return {**place, "chunks": chunks, "rows": len(rows), "crc": zlib.crc32(raw)}
 
 
 def to_rows(table: pa.Table) -> np.ndarray[Any, np.dtype[Any]]:

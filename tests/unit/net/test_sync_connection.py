@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+import time
 
 import pytest
 
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.frame import FLAG_RESPONSE, Command
 from wheelmq.net.errors import CallError
-from wheelmq.net.sync_connection import SyncConnection
+from wheelmq.net.sync_connection import BoundedConnection, SyncConnection
 
 
 def serve_once(listener: socket.socket, closed: threading.Event) -> None:
@@ -65,4 +67,38 @@ def test_requests_may_be_pending_together_and_answered_in_any_order() -> None:
         for number in lost:
             with pytest.raises(CallError):
                 link.finish(number)
+        server.join(5)
+
+
+def trickle(listener: socket.socket, answered: threading.Event) -> None:
+    """Answer the first request at once. Send the answer to the second one byte by byte, until the client leaves."""
+    connection, _ = listener.accept()
+    for is_slow in (False, True):
+        raw = connection.recv(1 << 16)
+        request = frame.decode(raw, 0, len(raw))
+        answer = frame.encode(Command(code=0, opaque=request.opaque, flag=FLAG_RESPONSE, body=b"x" * 10_000))
+        if not is_slow:
+            connection.sendall(answer)
+            continue
+        with contextlib.suppress(OSError):
+            for i in range(len(answer)):
+                connection.sendall(answer[i : i + 1])
+                answered.wait(0.01)
+    connection.close()
+
+
+def test_a_bounded_connection_waits_for_its_time_in_total() -> None:
+    left = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=trickle, args=(listener, left), daemon=True)
+        server.start()
+        link = BoundedConnection(f"127.0.0.1:{listener.getsockname()[1]}", 0.5)
+        assert link.call(Command(code=1)).code == 0
+        began_s = time.monotonic()
+        with pytest.raises(CallError):
+            link.call(Command(code=1))
+        assert time.monotonic() - began_s < 5.0
+        with pytest.raises(CallError, match=r"took more than 0\.5 s"):
+            link.call(Command(code=1))
+        left.set()
         server.join(5)

@@ -1,0 +1,242 @@
+"""The batches of a query group: they take the plans that come in time, and each turn succeeds or fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.modelled_broker import DirectCaller, ModelledBroker
+from wheelmq.spark import member, query_group
+from wheelmq.spark.group_ranges import parts_of, places_of
+from wheelmq.spark.member import REST_S, STRIKES_MAX, BrokerMember
+from wheelmq.spark.query_group import ASKED_S, QueryGroup, TurnBatch
+
+TERMS: dict[str, Any] = {"broker": "b", "precision_ms": 1000, "roll_window_slots": 100, "levels_ms": []}
+PLAN: dict[str, Any] = {
+    "index_from": 0,
+    "index_to": 10,
+    "walk_after_ms": 0,
+    "walk_through_ms": 5000,
+    "walk_rows": 5,
+    "queues": [],
+    "blocks": None,
+}
+
+
+class Group:
+    """A group with members for models of brokers."""
+
+    def __init__(self, *names: str, **options: Any) -> None:
+        self.group = QueryGroup(wait_s=1.0, **options)
+        self.said: list[tuple[str, str]] = []
+        self.brokers = {name: ModelledBroker(TERMS, PLAN, pace_s=0.0) for name in names}
+        for name, broker in self.brokers.items():
+            self.group.add(self.join(name, broker))
+
+    def join(self, name: str, broker: ModelledBroker) -> BrokerMember:
+        def say(event: str, **fields: object) -> None:
+            self.said.append((event, str(fields["broker"])))
+
+        return BrokerMember(name, DirectCaller(broker), say, name="p", holder_id="id")
+
+    async def opened(self) -> Group:
+        for one in self.group.members.values():
+            await one.maintain()
+        return self
+
+    async def batch(self) -> TurnBatch:
+        batch = await self.group.next_batch()
+        assert batch is not None
+        return batch
+
+    def summaries(self, batch: TurnBatch, **problems: str) -> list[dict[str, Any]]:
+        """Upload the rows of a batch, and return the summaries of its tasks."""
+        found = []
+        for number, turning in batch.turns.items():
+            name = turning.member.broker
+            one = {"member": number, "turn": turning.plan["turn"], "kind": "index", "part": 0, "attempt": number}
+            self.brokers[name]._uploads["index", 0, number] = 15
+            found.append({**one, "chunks": 1, "rows": 15, "crc": 0, "problem": problems.get(name)})
+        return found
+
+    async def commit(self, **problems: str) -> TurnBatch:
+        batch = await self.batch()
+        await self.group.commit(batch.sequence, self.summaries(batch, **problems))
+        return batch
+
+    def turns(self) -> dict[str, int]:
+        return {name: broker.turn for name, broker in self.brokers.items()}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_group, "PERIOD_S", 0.0)
+    monkeypatch.setattr(member, "REST_S", 0.05)
+    assert REST_S > 0.05
+
+
+def in_loop(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(story())  # type: ignore[arg-type]
+
+
+def names(batch: TurnBatch) -> set[str]:
+    return {turning.member.broker for turning in batch.turns.values()}
+
+
+def test_a_batch_has_the_plans_of_all_members() -> None:
+    async def story() -> None:
+        group = await Group("a", "b", "c").opened()
+        batch = await group.commit()
+        assert names(batch) == {"a", "b", "c"} and group.turns() == {"a": 1, "b": 1, "c": 1}
+        assert list(batch.offset()["plans"]) == ["a", "b", "c"]
+        again = await group.batch()
+        assert again.sequence > batch.sequence and again.offset() != batch.offset()
+
+    in_loop(story)
+
+
+def test_the_offset_has_no_token() -> None:
+    async def story() -> None:
+        group = await Group("a").opened()
+        batch = await group.batch()
+        assert group.brokers["a"].token not in json.dumps(batch.offset())
+        assert group.brokers["a"].token in json.dumps(places_of(batch))
+        (part,) = parts_of(batch, parallelism=2, wait_s=1.0, over_the_wire=False, tls=None)
+        assert [one[0] for one in part["ranges"]] == ["index", "walk"] and part["member"] in batch.turns
+
+    in_loop(story)
+
+
+def test_a_batch_waits_for_no_silent_broker() -> None:
+    async def story() -> None:
+        group = await Group("a", "b").opened()
+        group.brokers["b"].is_silent = True
+        began_s = time.monotonic()
+        for turn in range(1, 4):
+            assert names(await group.commit()) == {"a"}
+            assert group.turns() == {"a": turn, "b": 0}
+        assert time.monotonic() - began_s < 3 * ASKED_S
+        group.brokers["b"].is_silent = False
+        while group.turns()["b"] == 0:
+            await group.commit()
+
+    in_loop(story)
+
+
+def test_there_is_no_batch_without_a_plan() -> None:
+    async def story() -> None:
+        group = await Group("a").opened()
+        group.brokers["a"].template = None
+        assert await group.group.next_batch() is None
+
+    in_loop(story)
+
+
+def test_a_problem_of_one_turn_does_not_affect_the_others() -> None:
+    async def story() -> None:
+        group = await Group("a", "b").opened()
+        slow = group.group.members["b"]
+        for strike in range(1, STRIKES_MAX + 1):
+            assert not slow.is_slow
+            assert names(await group.commit(b="CallError: no answer")) == {"a", "b"}
+            assert group.turns() == {"a": strike, "b": 0}
+        assert slow.is_slow and slow.lease is None, "it moves to the slow group, and its late tasks are rejected"
+        assert group.said.count(("query ended", "b")) == 1 and ("query ended", "a") not in group.said
+
+    in_loop(story)
+
+
+def test_a_slow_member_turns_again_after_a_rest() -> None:
+    async def story() -> None:
+        group = await Group("a", members_max=1).opened()
+        slow = group.group.members["a"]
+        for _ in range(STRIKES_MAX + 1):
+            await group.opened()
+            while not slow.can_turn():
+                await slow.ask_plan()
+            await group.commit(a="CallError: no answer")
+        assert slow.is_slow and not slow.wants_plan()
+        await group.opened()
+        while slow.is_slow:
+            if slow.wants_plan():
+                await slow.ask_plan()
+            if slow.can_turn():
+                await group.commit()
+            await asyncio.sleep(0)
+        assert group.turns() == {"a": 1}
+
+    in_loop(story)
+
+
+@pytest.mark.parametrize("during", ["before", "in"])
+def test_a_lost_lease_ends_the_membership_and_is_no_failure(during: str) -> None:
+    async def story() -> None:
+        group = await Group("a", "b").opened()
+        if during == "before":
+            group.brokers["b"].lose_lease()
+        batch = await group.batch()
+        if during == "in":
+            group.brokers["b"].lose_lease()
+        await group.group.commit(batch.sequence, group.summaries(batch))
+        lost = group.group.members["b"]
+        assert lost.lease is None and not lost.is_slow and group.turns() == {"a": 1, "b": 0}
+        assert ("query ended", "a") not in group.said
+        await lost.maintain()
+        assert names(await group.commit()) == {"a", "b"} and group.turns() == {"a": 2, "b": 1}
+        assert group.brokers["b"].opened == 2 and group.brokers["a"].opened == 1
+
+    in_loop(story)
+
+
+def test_a_rejected_commit_counts_as_a_failure() -> None:
+    async def story() -> None:
+        group = await Group("a", "b").opened()
+        group.brokers["b"].rejects_commits = True
+        for _ in range(STRIKES_MAX):
+            await group.commit()
+        assert group.group.members["b"].is_slow and not group.group.members["a"].is_slow
+        assert group.turns() == {"a": STRIKES_MAX, "b": 0}
+
+    in_loop(story)
+
+
+def test_the_commits_of_a_stopped_query_are_ignored() -> None:
+    async def story() -> None:
+        group = await Group("a").opened()
+        batch = await group.batch()
+        group.group.fail("it hangs")
+        await group.group.commit(batch.sequence, group.summaries(batch))
+        assert group.turns() == {"a": 0} and group.group.members["a"].lease is None
+        await group.opened()
+        await group.commit()
+        assert group.turns() == {"a": 1} and group.brokers["a"].opened == 2
+
+    in_loop(story)
+
+
+def test_a_batch_is_bounded_and_the_rest_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_group, "BATCH_ROWS_MAX", 20)
+
+    async def story() -> None:
+        group = await Group("a", "b", "c").opened()
+        assert [names(await group.commit()) for _ in range(3)] == [{"a"}, {"b"}, {"c"}]
+
+    in_loop(story)
+
+
+def test_the_quiet_time_ends_with_a_request_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        now_s = [time.monotonic()]
+        group = await Group("a", now_s=lambda: now_s[0]).opened()
+        await group.batch()
+        now_s[0] += 5.0
+        assert 4.5 < group.group.quiet_s() <= 5.0
+        group.group.members["a"].progressed_s = now_s[0] - 1.0
+        assert group.group.quiet_s() == pytest.approx(1.0)
+
+    in_loop(story)
