@@ -37,8 +37,8 @@ PRELOAD: Final = "wheelmq.pipeline.preload"
 BROKERS_EXPECTED: Final = 4
 """Minimum number of brokers that local Spark has tasks for, when a name server lists the brokers."""
 
-GROUP_TASKS: Final = 2
-"""Tasks that local Spark has room for, for each query group and for the slow group."""
+SPARE_TASKS: Final = 2
+"""Tasks that local Spark has room for, in addition to one for each query group: some may wait for slow brokers."""
 
 _saying = threading.Lock()
 
@@ -74,7 +74,7 @@ def default_master(brokers: int, *, may_grow: bool, groups: int = GROUPS) -> str
     if brokers == 1 and not may_grow:
         return "local[2,4]"
     if brokers > groups:
-        return f"local[{max(os.cpu_count() or 1, GROUP_TASKS * (groups + 1))},4]"
+        return f"local[{max(os.cpu_count() or 1, groups + SPARE_TASKS)},4]"
     return f"local[{TASKS_MAX * max(brokers, BROKERS_EXPECTED if may_grow else 0)},4]"
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from wheelmq.delay.timer.staging import StagedRows
 from wheelmq.formats.disk.turn_row import STAGED_ROW
+
+if TYPE_CHECKING:
+    from wheelmq.delay.timer.staging import StagedRows
 
 _ARROW: Final = {"<i8": pa.int64(), "<i4": pa.int32()}
 _SPARK: Final = {"<i8": "long", "<i4": "int"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -33,6 +33,10 @@ from wheelmq.spark.staged_turn import StageTrial
 from wheelmq.spark.turn import group_decided, group_uploaded
 from wheelmq.spark.turn_query import TurnQuery
 from wheelmq.system.tls_client import TlsOptions
+
+
+_loading: Final = threading.Lock()
+"""Held while Spark creates a data source in a Python worker. One worker, with its imports, serves all queries."""
 
 
 class CallOnLoop(Protocol):
@@ -68,7 +72,8 @@ class GroupQueries:
 
     def start(self) -> TurnQuery:
         stopped = threading.Event()
-        loaded = self._session.readStream.format(self._source).option(CHANNEL, self._channel).load()
+        with _loading:
+            loaded = self._session.readStream.format(self._source).option(CHANNEL, self._channel).load()
         turn_rows = group_decided(loaded)
         checkpoint = scratch_checkpoint()
         if self._trial_of is None:
