@@ -34,7 +34,6 @@ from wheelmq.spark.turn import group_decided, group_uploaded
 from wheelmq.spark.turn_query import TurnQuery
 from wheelmq.system.tls_client import TlsOptions
 
-
 _loading: Final = threading.Lock()
 """Held while Spark creates a data source in a Python worker. One worker, with its imports, serves all queries."""
 
@@ -93,10 +92,10 @@ class GroupQueries:
 
 
 class GroupTurns:
-    """Keeps a query running while the group has members. After a `failure`, which ends its thread, the driver must end.
+    """Keeps a query running once it is wanted. After a `failure`, which ends its thread, the driver must end.
 
-    `call` calls a function on the event loop of the groups. `has_turned` returns whether the driver has committed a
-    turn.
+    `call` calls a function on the event loop of the groups, such as `is_wanted`, which returns whether the query may
+    start now. `has_turned` returns whether the driver has committed a turn.
     """
 
     def __init__(
@@ -106,6 +105,7 @@ class GroupTurns:
         start_query: Callable[[], RunningQuery],
         call: CallOnLoop,
         *,
+        is_wanted: Callable[[], bool],
         has_turned: Callable[[], bool],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -114,6 +114,7 @@ class GroupTurns:
         self._group = group
         self._start_query = start_query
         self._call = call
+        self._is_wanted = is_wanted
         self._has_turned = has_turned
         self._now_s = now_s
         self._query: RunningQuery | None = None
@@ -147,7 +148,7 @@ class GroupTurns:
         """Start the query if there is none, and check whether it has ended or hangs."""
         now_s = self._now_s()
         if self._query is None:
-            if self._group.members and now_s >= self._next_try_s:
+            if now_s >= self._next_try_s and self._call(self._is_wanted):
                 self._call(self._group.note_progress)
                 self._query = self._start_query()
         elif not self._query.is_active:

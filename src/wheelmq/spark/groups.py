@@ -6,6 +6,10 @@
     slow group   one group more, for members whose turns failed repeatedly. Its batches have one turn each
 
 One event loop in a thread of its own serves all members and groups, so the brokers cost neither threads nor processes.
+
+A cold JVM needs less processor time for one query than for eight at once. So the first query starts alone, and serves
+all brokers. After its first turn, the others start one after the other, and each takes its members over. If the query
+of a group ends, its members turn with another group until it is up again.
 """
 
 from __future__ import annotations
@@ -127,7 +131,15 @@ class QueryGroups:
             tls=self._tls,
             trial_of=self._trial_of,
         )
-        turns = GroupTurns(title, group, queries.start, self._call, has_turned=self._has_turned)
+        group.came_up = self._settle_all
+        turns = GroupTurns(
+            title,
+            group,
+            queries.start,
+            self._call,
+            is_wanted=lambda: self._is_wanted(group),
+            has_turned=self._has_turned,
+        )
         turns.start()
         return turns
 
@@ -186,24 +198,49 @@ class QueryGroups:
         keeping.add_done_callback(self._kept)
         self._members[broker] = (member, home, keeping)
         member.changed = lambda: self._settle(member, home)
-        home.add(member)
+        self._settle(member, home)
         return GroupBroker(member, self)
 
+    def _is_wanted(self, group: QueryGroup) -> bool:
+        """Return whether the query of a group may start now. A group waits for the first turn, and for the one before.
+
+        That is not necessary for the first group, and for the slow one.
+        """
+        if group is self._slow:
+            return bool(group.members)
+        place = self._groups.index(group)
+        if place and not (self._has_turned() and self._groups[place - 1].is_up):
+            return False
+        return any(home is group for _, home, _ in self._members.values())
+
+    def _group_of(self, member: BrokerMember, home: QueryGroup) -> QueryGroup:
+        """Return the group with which a member turns now: its own if that is up, and else another one."""
+        if member.is_slow:
+            return self._slow
+        return home if home.is_up else next((group for group in self._groups if group.is_up), self._groups[0])
+
     def _settle(self, member: BrokerMember, home: QueryGroup) -> None:
-        """Move a member to the slow group or back, and report the news to its group."""
-        now, other = (self._slow, home) if member.is_slow else (home, self._slow)
-        if member.broker in other.members:
-            other.remove(member.broker)
+        """Move a member to the group with which it turns now, and wake that group."""
+        now = self._group_of(member, home)
+        if member.broker not in now.members:
+            self._leave(member.broker)
             now.add(member)
         now.wake()
+
+    def _settle_all(self) -> None:
+        for member, home, _ in list(self._members.values()):
+            self._settle(member, home)
+
+    def _leave(self, broker: str) -> None:
+        for group in (*self._groups, self._slow):
+            group.remove(broker)
 
     def _remove(self, broker: str) -> None:
         found = self._members.pop(broker, None)
         if found is None:
             return
-        member, home, keeping = found
-        for group in (home, self._slow):
-            group.remove(broker)
+        member, _, keeping = found
+        self._leave(broker)
         keeping.cancel()
         closing = asyncio.ensure_future(member.close())
         self._closing.add(closing)

@@ -55,6 +55,10 @@ class QueryGroup:
         """The last batch. Its turns are made until it is committed."""
         self.has_turned = False
         """Whether the present query has committed a turn."""
+        self.is_up = False
+        """Whether the planner of the present query has requested a batch."""
+        self.came_up: Callable[[], None] = lambda: None
+        """Called when `is_up` becomes true or false."""
         self._members_max = members_max
         self._now_s = now_s
         self._progressed_s = now_s()
@@ -88,6 +92,7 @@ class QueryGroup:
     async def next_batch(self) -> TurnBatch | None:
         """Return the next batch, or None if no plan came within ASKED_S."""
         self.note_progress()
+        self._set_up(True)
         deadline_s = self._now_s() + ASKED_S
         first_s: float | None = None
         while True:
@@ -178,11 +183,19 @@ class QueryGroup:
 
         End the leases of all members, so that no late task of the query has an effect.
         """
+        members = list(self.members.values())
         for turning in () if self.batch is None else self.batch.turns.values():
             turning.member.note_failure(turning, why)
-        for member in list(self.members.values()):
+            members.append(turning.member)
+        for member in members:
             member.end_lease(why)
         self.batch, self.has_turned = None, False
+        self._set_up(False)
+
+    def _set_up(self, is_up: bool) -> None:
+        if is_up != self.is_up:
+            self.is_up = is_up
+            self.came_up()
 
 
 _WINNER: Final = ("turn", "kind", "part", "attempt", "chunks", "rows", "crc")

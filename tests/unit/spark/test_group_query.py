@@ -62,6 +62,7 @@ class Driver:
             self.group,  # type: ignore[arg-type]
             self._start,
             lambda function, *arguments: function(*arguments),
+            is_wanted=lambda: bool(self.group.members),
             has_turned=lambda: False,
             now_s=lambda: self.now_s,
         )
