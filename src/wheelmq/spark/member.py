@@ -24,6 +24,7 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.spark.broker_turns import RENEW_S, RETRY_S, Say
+from wheelmq.spark.ranges import rows_of
 from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,9 @@ REST_S: Final = 1.0
 REST_DOUBLINGS_MAX: Final = 6
 STALE: Final = ResponseCode.INVALID_PARAMETER
 """The code of an answer to a request of a lease that is over."""
+
+MALFORMED: Final = (msgspec.DecodeError, KeyError, TypeError, ValueError)
+"""The errors for an answer of a broker of another version. They affect no other broker."""
 
 _numbers: Final = itertools.count(1)
 """The numbers of leases. No two leases of this process share one, so no row of a task belongs to another lease."""
@@ -135,7 +139,9 @@ class BrokerMember:
         ext = headers.texts(name=self._name, holderId=self._holder_id)
         try:
             answer = await self._call(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext=ext), ANSWER_S)
-        except (CallError, Refused) as problem:
+            terms: dict[str, Any] = msgspec.json.decode(answer.body)
+            lease = Lease(next(_numbers), int(terms["epoch"]), str(terms.pop("token")), _checked(terms))
+        except (CallError, Refused, *MALFORMED) as problem:
             self._next_try_s = self._now_s() + RETRY_S
             kind = re.sub(r"\d+", "", str(problem))  # the time since the holder's renewal changes with each rejection
             if kind != self._last_problem:
@@ -143,13 +149,11 @@ class BrokerMember:
                 self._say("waiting", broker=self.broker, why=str(problem))
             return
         self._last_problem = ""
-        terms: dict[str, Any] = msgspec.json.decode(answer.body)
-        token = str(terms.pop("token"))
         self._renewed_s = self.progressed_s = now_s
         reach("driver.opened")
         self.plan, self._next_ask_s = None, 0.0
-        self.lease = Lease(next(_numbers), int(terms["epoch"]), token, terms)
-        self._say("turning", broker=self.broker, epoch=self.lease.epoch)
+        self.lease = lease
+        self._say("turning", broker=self.broker, epoch=lease.epoch)
         self.changed()
 
     def end_lease(self, why: str) -> None:
@@ -191,9 +195,19 @@ class BrokerMember:
             log.info("no plan: %s", problem)
         else:
             if lease is self.lease:
-                self.plan = msgspec.json.decode(answer.body)
+                self._take_answer(lease, answer)
         finally:
             self._is_asking = False
+
+    def _take_answer(self, lease: Lease, answer: Command) -> None:
+        try:
+            plan = msgspec.json.decode(answer.body)
+            rows_of(plan)
+        except MALFORMED as problem:
+            self._next_try_s = self._now_s() + RETRY_S
+            self._end(lease, f"the plan is malformed: {type(problem).__name__}: {problem}")
+        else:
+            self.plan = plan
 
     def take_plan(self) -> Turning:
         """Return the turn for the plan that waits."""
@@ -271,6 +285,12 @@ class BrokerMember:
         if answer.code != ResponseCode.SUCCESS:
             raise Refused(answer)
         return answer
+
+
+def _checked(terms: dict[str, Any]) -> dict[str, Any]:
+    """Return the terms of a lease. Raises one of MALFORMED if they lack a field that the driver needs."""
+    int(terms["precision_ms"]), int(terms["roll_window_slots"])
+    return terms
 
 
 def _is_stale(problem: Exception | str) -> bool:

@@ -153,7 +153,8 @@ class _Application:
         """
         self._alone = {broker: turns for broker, turns in self._alone.items() if not turns.is_stopping}
         if self._groups is None and len(self._alone) + len(brokers) <= self._groups_max:
-            found = {broker: self._begin_alone(broker) for broker in brokers}
+            count = len(self._alone) + len(brokers)
+            found = {broker: self._begin_alone(broker, count) for broker in brokers}
             self._alone.update(found)
             return found
         if self._groups is None:
@@ -166,7 +167,8 @@ class _Application:
         if self._groups is not None:
             self._groups.stop(JOIN_S)
 
-    def _begin_alone(self, broker: str) -> BrokerTurns:
+    def _begin_alone(self, broker: str, count: int) -> BrokerTurns:
+        """Begin a query for one broker. `count` brokers at least share the session."""
         source = timer_source(next(_numbers))
         self._session.dataSource.register(source)
         queries = TurnQueries(
@@ -176,7 +178,7 @@ class _Application:
             over_the_wire=self._over_the_wire,
             tls=self._tls,
             trial=None if self._stage is None else self._trial_of(broker),
-            brokers=lambda: len(self._alone),
+            brokers=lambda: max(count, len(self._alone)),
         )
         turns = BrokerTurns(
             broker,

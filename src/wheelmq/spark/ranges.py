@@ -23,9 +23,12 @@ A large scan of slots has more tasks. Those, and the tasks that stage levels, us
 """
 
 
-def parallelism_of(slots: int, brokers: int) -> int:
-    """Return the maximum number of tasks for each kind of rows of one broker, in a session with task slots."""
-    return max(PARALLELISM_MIN, slots // max(1, brokers))
+def parallelism_of(slots: int, queries: int) -> int:
+    """Return the maximum number of tasks for each kind of rows of a broker, in a session with task slots.
+
+    Half of a query's slots suffices, because a turn usually has two kinds of rows: index and walk.
+    """
+    return max(PARALLELISM_MIN, slots // (2 * max(1, queries)))
 
 
 class Range(InputPartition):  # type: ignore[misc]

@@ -193,6 +193,21 @@ def test_a_lost_lease_ends_the_membership_and_is_no_failure(during: str) -> None
     in_loop(story)
 
 
+def test_a_broker_of_another_version_does_not_affect_the_others() -> None:
+    async def story() -> None:
+        group = await Group("a", "b").opened()
+        group.brokers["b"].template = {"rows": 3}
+        assert names(await group.commit()) == {"a"}
+        assert group.group.members["b"].lease is None
+        group.brokers["b"].terms = {}
+        while ("waiting", "b") not in group.said:
+            await group.opened()
+            await asyncio.sleep(0)
+        assert group.group.members["b"].lease is None
+
+    in_loop(story)
+
+
 def test_a_rejected_commit_counts_as_a_failure() -> None:
     async def story() -> None:
         group = await Group("a", "b").opened()

@@ -60,8 +60,8 @@ def test_the_scan_of_slots_is_divided_at_slots() -> None:
 
 
 def test_the_bound_follows_the_slots_of_the_session() -> None:
-    assert [parallelism_of(slots, 1) for slots in (1, 2, 16)] == [PARALLELISM_MIN, 2, 16]
-    assert [parallelism_of(16, brokers) for brokers in (0, 4, 100)] == [16, 4, PARALLELISM_MIN]
+    assert [parallelism_of(slots, 1) for slots in (1, 4, 32)] == [PARALLELISM_MIN, 2, 16]
+    assert [parallelism_of(32, queries) for queries in (0, 4, 100)] == [16, 4, PARALLELISM_MIN]
 
 
 def test_the_broker_commits_the_rows_of_many_tasks(
