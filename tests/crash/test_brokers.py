@@ -89,10 +89,11 @@ class Bystanders:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_trouble_of_one_broker_does_not_affect_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("groups", [8, pytest.param(1, marks=at_length)])
+def test_trouble_of_one_broker_does_not_affect_the_others(tmp_path: Path, groups: int) -> None:
     """A broker is killed and comes back.
 
-    `make brokers` adds: it is slow, its turn hangs, another one joins and leaves.
+    `make brokers` adds: it is slow, its turn hangs, another one joins and leaves; and the same with one query for all.
     """
 
     async def story(fleet: Fleet) -> None:
@@ -101,7 +102,7 @@ def test_trouble_of_one_broker_does_not_affect_the_others(tmp_path: Path) -> Non
             await fleet.add(name)
         c = await fleet.add("c", registered=False)
         proxy = SlowProxy(c.process.address)
-        pipeline = fleet.start_pipeline([await proxy.start()], namesrv=[fleet.namesrv_address])
+        pipeline = fleet.start_pipeline([await proxy.start()], namesrv=[fleet.namesrv_address], groups=groups)
         try:
             await three(fleet)
             await killed(fleet, c)

@@ -30,7 +30,7 @@ from wheelmq.client.sync import Loop
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.spark.groups import WAIT_S
+from wheelmq.spark import groups as module
 from wheelmq.spark.pipeline import run
 from wheelmq.spark.stages import deliver_at, planned_ms
 from wheelmq.spark.upload import PLACES
@@ -193,8 +193,11 @@ def test_two_brokers_of_one_query_arm_their_timers(spark: SparkSession, tmp_path
 
 
 @pytest.mark.spark
-def test_trouble_of_one_broker_does_not_hold_its_group(spark: SparkSession, models: Models) -> None:
+def test_trouble_of_one_broker_does_not_hold_its_group(
+    spark: SparkSession, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One broker answers slowly, then not at all, then it loses its lease. The leases of the others continue."""
+    monkeypatch.setattr(module, "WAIT_S", 1.0)
     slow, *others = models.add(3)
     with Running(spark, [slow, *others], groups=1) as ran:
         ran.until(lambda: min(models.turns()) >= 3)
@@ -206,7 +209,7 @@ def test_trouble_of_one_broker_does_not_hold_its_group(spark: SparkSession, mode
             )
 
         broker = models.brokers[slow]
-        broker.delay_s = 2 * WAIT_S
+        broker.delay_s = 2.0
         ran.until(lambda: ran.ended(slow) >= 1)
         others_turn()
         turn = broker.turn

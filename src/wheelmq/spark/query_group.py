@@ -63,6 +63,8 @@ class QueryGroup:
         self._now_s = now_s
         self._progressed_s = now_s()
         self._began_s = -PERIOD_S
+        self._ended = 0
+        """Number of queries that ended. Their planners may still wait for a batch."""
         self._news = asyncio.Event()
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -95,7 +97,8 @@ class QueryGroup:
         self._set_up(True)
         deadline_s = self._now_s() + ASKED_S
         first_s: float | None = None
-        while True:
+        ended = self._ended
+        while ended == self._ended:
             self._news.clear()
             self._ask_for_plans()
             ready = [member for member in self.members.values() if member.can_turn()]
@@ -105,14 +108,14 @@ class QueryGroup:
             begin_s = max(now_s if first_s is None else first_s + GATHER_S, self._began_s + PERIOD_S)
             is_whole = len(ready) == len(self.members) or len(ready) == self._members_max
             if ready and (now_s >= begin_s or (is_whole and now_s >= self._began_s + PERIOD_S)):
-                break
+                return self._begin(ready)
             if not ready and now_s >= deadline_s:
                 return None
             until_s = begin_s if ready else deadline_s
             with contextlib.suppress(TimeoutError):
                 async with timeout(max(0.0, until_s - now_s)):
                     await self._news.wait()
-        return self._begin(ready)
+        return None
 
     def _begin(self, ready: Sequence[BrokerMember]) -> TurnBatch:
         """Return a batch of the members that are ready, with those first that turned least recently."""
@@ -190,7 +193,9 @@ class QueryGroup:
         for member in members:
             member.end_lease(why)
         self.batch, self.has_turned = None, False
+        self._ended += 1
         self._set_up(False)
+        self._news.set()
 
     def _set_up(self, is_up: bool) -> None:
         if is_up != self.is_up:

@@ -234,6 +234,22 @@ def test_the_commits_of_a_stopped_query_are_ignored() -> None:
     in_loop(story)
 
 
+def test_the_planner_of_a_stopped_query_gets_no_batch() -> None:
+    async def story() -> None:
+        group = await Group("a").opened()
+        group.brokers["a"].template = None
+        waiting = asyncio.ensure_future(group.group.next_batch())
+        await asyncio.sleep(0)
+        group.group.fail("it hangs")
+        group.brokers["a"].template = PLAN
+        await group.opened()
+        assert await waiting is None and group.group.batch is None
+        await group.commit()
+        assert group.turns() == {"a": 1}
+
+    in_loop(story)
+
+
 def test_a_batch_is_bounded_and_the_rest_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_group, "BATCH_ROWS_MAX", 20)
 
