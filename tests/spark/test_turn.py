@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import re
 from itertools import product
@@ -13,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from wheelmq.delay.timer import staging
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL
 from wheelmq.formats.disk.turn_row import KINDS, STAGED_ROW, TURN_ROW
 from wheelmq.spark.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
-from wheelmq.spark.turn import decide, decided, uploaded
+from wheelmq.spark.turn import decide, decided, group_decided, uploaded
 from wheelmq.spark.upload import to_rows
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline.md"
@@ -62,6 +64,24 @@ def test_dataframe_operations_decide_as_the_plain_twin(
     for name in TURN_ROW.names or ():
         assert np.array_equal(made[name], expected[name]), name
     assert 0 < np.count_nonzero(expected["magic"] & MAGIC_ROLL) < len(rows)
+
+
+@pytest.mark.spark
+def test_the_brokers_of_a_group_may_have_different_windows(spark: SparkSession) -> None:
+    """Each row is decided by the roll window and the precision of its own broker."""
+    settings = [(172_800, 1000), (20, 500), (7, 200), (2, 100)]
+    parts, expected = [], []
+    for member, (slots, precision_ms) in enumerate(settings):
+        rows = staged(slots * precision_ms, precision_ms)
+        columns = {"window_ms": slots * precision_ms, "precision_ms": precision_ms, "problem": None}
+        expected.append(staging.decide(rows, slots * precision_ms, precision_ms))
+        more = {name: F.lit(value).cast("long") for name, value in columns.items()}
+        parts.append(frame(spark, rows).withColumns({**more, "member": F.lit(member).cast("int")}))
+    decided_rows = group_decided(functools.reduce(DataFrame.unionByName, parts))
+    for member, twin in enumerate(expected):
+        made: Any = to_rows(decided_rows.where(F.col("member") == member).toArrow())
+        for name in TURN_ROW.names or ():
+            assert np.array_equal(made[name], twin[name]), (member, name)
 
 
 @pytest.mark.spark
