@@ -85,6 +85,7 @@ def run(
         over_the_wire=over_the_wire,
         stage=stage,
         groups=groups,
+        queries=groups if namesrv else min(groups, len(brokers)),
         tls=tls,
         sign=sign,
     )
@@ -129,9 +130,11 @@ class _Application:
         over_the_wire: bool,
         stage: Stage | None,
         groups: int,
+        queries: int,
         tls: TlsOptions | None,
         sign: Callable[[Command], None] | None,
     ) -> None:
+        """Create the object. `queries` is the maximum number of queries, each of one broker, that share the session."""
         self._session = session
         self._say = say
         self._name = name
@@ -139,6 +142,7 @@ class _Application:
         self._over_the_wire = over_the_wire
         self._stage = stage
         self._groups_max = groups
+        self._queries_max = queries
         self._tls = tls
         self._sign = sign
         self._trials: dict[str, StageTrial] = {}
@@ -153,8 +157,7 @@ class _Application:
         """
         self._alone = {broker: turns for broker, turns in self._alone.items() if not turns.is_stopping}
         if self._groups is None and len(self._alone) + len(brokers) <= self._groups_max:
-            count = len(self._alone) + len(brokers)
-            found = {broker: self._begin_alone(broker, count) for broker in brokers}
+            found = {broker: self._begin_alone(broker) for broker in brokers}
             self._alone.update(found)
             return found
         if self._groups is None:
@@ -167,8 +170,8 @@ class _Application:
         if self._groups is not None:
             self._groups.stop(JOIN_S)
 
-    def _begin_alone(self, broker: str, count: int) -> BrokerTurns:
-        """Begin a query for one broker. `count` brokers at least share the session."""
+    def _begin_alone(self, broker: str) -> BrokerTurns:
+        """Begin a query for one broker."""
         source = timer_source(next(_numbers))
         self._session.dataSource.register(source)
         queries = TurnQueries(
@@ -178,7 +181,7 @@ class _Application:
             over_the_wire=self._over_the_wire,
             tls=self._tls,
             trial=None if self._stage is None else self._trial_of(broker),
-            brokers=lambda: max(count, len(self._alone)),
+            queries=self._queries_max,
         )
         turns = BrokerTurns(
             broker,

@@ -75,11 +75,11 @@ class TurnQueries:
         over_the_wire: bool = False,
         tls: TlsOptions | None = None,
         trial: StageTrial | None = None,
-        brokers: Callable[[], int] = lambda: 1,
+        queries: int = 1,
     ) -> None:
         """`trial` has the stage between decision and upload, or is None for turns without one.
 
-        `brokers` returns the number of brokers that share the session.
+        `queries` is the maximum number of queries that share the session.
         """
         self._session = session
         self._broker = broker
@@ -87,7 +87,7 @@ class TurnQueries:
         self._over_the_wire = over_the_wire
         self._tls = tls
         self._trial = trial
-        self._brokers = brokers
+        self._queries = queries
 
     def start(self, lease: bytes, turned: Callable[[str], None]) -> TurnQuery:
         """Start a query under a lease, given as the broker's answer. It calls `turned` after each committed turn."""
@@ -100,7 +100,7 @@ class TurnQueries:
             .option("terms", msgspec.json.encode(shown).decode())
             .option(TOKEN, token)
             .option(VIEW, WIRE if self._over_the_wire else AUTO)
-            .option(PARALLELISM, parallelism_of(self._session.sparkContext.defaultParallelism, self._brokers()))
+            .option(PARALLELISM, parallelism_of(self._session.sparkContext.defaultParallelism, self._queries))
         )
         if self._tls is not None:
             reader = reader.option(TLS, self._tls.to_json())
