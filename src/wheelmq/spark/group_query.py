@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from wheelmq.spark.broker_turns import (
     LEFT_BEHIND_MAX,
@@ -32,6 +32,7 @@ from wheelmq.spark.query_group import QueryGroup
 from wheelmq.spark.staged_turn import StageTrial
 from wheelmq.spark.turn import group_decided, group_uploaded
 from wheelmq.spark.turn_query import TurnQuery
+from wheelmq.spark.upload import UploadLease
 from wheelmq.system.tls_client import TlsOptions
 
 _loading: Final = threading.Lock()
@@ -75,20 +76,15 @@ class GroupQueries:
             loaded = self._session.readStream.format(self._source).option(CHANNEL, self._channel).load()
         turn_rows = group_decided(loaded)
         checkpoint = scratch_checkpoint()
+        turn: GroupTurn | StagedGroupTurn
         if self._trial_of is None:
-            turn = GroupTurn(self._group, self._on_loop, stopped)
-            summaries = group_uploaded(turn_rows, self._group.wait_s, self._tls)
-            query = start_turns(summaries, turn, checkpoint, name=self._title)
+            turn = GroupTurn(self._group, self._on_loop, stopped, upload=self._uploaded)
         else:
-            staged = StagedGroupTurn(
-                self._group,
-                self._on_loop,
-                stopped,
-                trial_of=self._trial_of,
-                upload=lambda rows: group_uploaded(rows, self._group.wait_s, self._tls),
-            )
-            query = start_turns(turn_rows, staged, checkpoint, name=self._title)
-        return TurnQuery(query, checkpoint, stopped)
+            turn = StagedGroupTurn(self._group, self._on_loop, stopped, trial_of=self._trial_of, upload=self._uploaded)
+        return TurnQuery(start_turns(turn_rows, turn, checkpoint, name=self._title), checkpoint, stopped)
+
+    def _uploaded(self, rows: DataFrame, leases: Mapping[int, UploadLease]) -> DataFrame:
+        return group_uploaded(rows, leases, self._group.wait_s, self._tls)
 
 
 class GroupTurns:

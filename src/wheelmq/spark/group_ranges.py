@@ -12,6 +12,7 @@ from wheelmq.net.sync_connection import BoundedConnection
 from wheelmq.spark.query_group import TurnBatch
 from wheelmq.spark.range_reader import read_range
 from wheelmq.spark.ranges import ROWS_PER_PARTITION, Range, ranges, rows_of
+from wheelmq.spark.upload import UploadLease
 from wheelmq.system.tls_client import TlsOptions, client_tls
 
 
@@ -58,9 +59,9 @@ def staged_rows(fields: dict[str, Any]) -> StagedRows:
     return np.concatenate(read)
 
 
-def places_of(batch: TurnBatch) -> dict[str, list[Any]]:
-    """Return the address, epoch and token of each lease of a batch, by its number, as the uploads need them."""
+def leases_of(batch: TurnBatch) -> dict[int, UploadLease]:
+    """Return the leases of a batch by their numbers, as the uploads need them."""
     return {
-        str(number): [turning.member.broker, turning.lease.epoch, turning.lease.token]
+        number: UploadLease(turning.member.broker, turning.lease.epoch, turning.lease.token)
         for number, turning in batch.turns.items()
     }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from threading import Event
 from typing import Any, Protocol, TypeVar
 
@@ -13,11 +12,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from wheelmq.net.errors import CallError
-from wheelmq.spark.group_ranges import places_of
+from wheelmq.spark.group_ranges import leases_of
 from wheelmq.spark.member import Turning
-from wheelmq.spark.query_group import QueryGroup, TurnBatch
+from wheelmq.spark.query_group import QueryGroup
 from wheelmq.spark.staged_turn import StagedTurn, StageTrial
-from wheelmq.spark.upload import PLACES
+from wheelmq.spark.upload import UploadLease
 from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
@@ -31,21 +30,25 @@ class OnLoop(Protocol):
     def __call__(self, work: Coroutine[Any, Any, R], /) -> R: ...
 
 
+Uploaded = Callable[[DataFrame, Mapping[int, UploadLease]], DataFrame]
+"""Uploads turn rows of a batch under its leases, and returns the summaries."""
+
+
 class GroupTurn:
     """The function for foreachBatch: it runs the one action of a batch, and requests the commits from its brokers."""
 
-    def __init__(self, group: QueryGroup, on_loop: OnLoop, stopped: Event) -> None:
+    def __init__(self, group: QueryGroup, on_loop: OnLoop, stopped: Event, *, upload: Uploaded) -> None:
         self._group = group
         self._on_loop = on_loop
         self._stopped = stopped
+        self._upload = upload
 
-    def __call__(self, summaries: DataFrame, batch_id: int) -> None:
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Run the turns of one batch. A query's first batch is empty without a plan."""
         batch = self._group.batch
         if batch is None or self._stopped.is_set():
             return
-        _set_places(summaries, batch)
-        found = [row.asDict() for row in summaries.collect()]
+        found = [row.asDict() for row in self._upload(rows, leases_of(batch)).collect()]
         reach("driver.collected")
         self._on_loop(self._group.commit(batch.sequence, found))
 
@@ -53,7 +56,7 @@ class GroupTurn:
 class StagedGroupTurn:
     """The function for foreachBatch with a stage: it makes the turns of a batch one after the other.
 
-    The rows are read once, and kept until all turns are made. `upload` uploads rows, and returns their summaries.
+    The rows are read once, and kept until all turns are made.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class StagedGroupTurn:
         stopped: Event,
         *,
         trial_of: Callable[[str], StageTrial],
-        upload: Callable[[DataFrame], DataFrame],
+        upload: Uploaded,
     ) -> None:
         self._group = group
         self._on_loop = on_loop
@@ -76,25 +79,25 @@ class StagedGroupTurn:
         batch = self._group.batch
         if batch is None or self._stopped.is_set():
             return
-        _set_places(rows, batch)
+        leases = leases_of(batch)
         kept = rows.persist()
         try:
             failed = kept.where(F.col("problem").isNotNull()).select("member", "problem").collect()
             problems = {row.member: row.problem for row in failed}
             for number, turning in batch.turns.items():
-                self._turn(kept.where(F.col("member") == number), turning, problems.get(number))
+                self._turn(kept.where(F.col("member") == number), turning, leases, problems.get(number))
         finally:
             kept.unpersist()
         self._on_loop(_called(self._group.finish))
 
-    def _turn(self, rows: DataFrame, turning: Turning, problem: str | None) -> None:
+    def _turn(self, rows: DataFrame, turning: Turning, leases: Mapping[int, UploadLease], problem: str | None) -> None:
         try:
             if problem is not None:
                 raise CallError(problem)
             staged = StagedTurn(
                 _MemberTurn(self._group, turning, self._on_loop),
                 self._trial_of(turning.member.broker),
-                lambda shown: self._upload(_of_member(shown, turning.lease.number)),
+                lambda shown: self._upload(_of_member(shown, turning.lease.number), leases),
                 precision_ms=int(turning.lease.terms["precision_ms"]),
                 is_stopped=self._stopped.is_set,
             )
@@ -135,11 +138,6 @@ class _MemberTurn:
 def _of_member(rows: DataFrame, number: int) -> DataFrame:
     """Return turn rows with the columns that the uploads of a group need."""
     return rows.withColumns({"member": F.lit(number).cast("int"), "problem": F.lit(None).cast("string")})
-
-
-def _set_places(rows: DataFrame, batch: TurnBatch) -> None:
-    """Give the tasks of the batch the addresses and tokens of its leases. They are never part of the query's plan."""
-    rows.sparkSession.sparkContext.setLocalProperty(PLACES, json.dumps(places_of(batch)))
 
 
 async def _called(function: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ The operations are the twin of `delay.timer.staging.decide`, and a test proves t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import Refused
 from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.spark.queries import map_in_arrow
-from wheelmq.spark.upload import GROUP_SUMMARY, SUMMARY, group_uploader, uploader
+from wheelmq.spark.upload import GROUP_SUMMARY, SUMMARY, UploadLease, group_uploader, uploader
 from wheelmq.system.failpoint import reach
 from wheelmq.system.tls_client import TlsOptions, client_tls
 
@@ -77,9 +77,11 @@ def group_decided(rows: DataFrame) -> DataFrame:
     return decide(rows, F.col("window_ms"), F.col("precision_ms"), "member", "problem")
 
 
-def group_uploaded(turn_rows: DataFrame, wait_s: float, tls: TlsOptions | None) -> DataFrame:
-    """Upload turn rows of a query group in tasks. Returns one summary row for each upload."""
-    return map_in_arrow(turn_rows, group_uploader(wait_s, tls), GROUP_SUMMARY)
+def group_uploaded(
+    turn_rows: DataFrame, leases: Mapping[int, UploadLease], wait_s: float, tls: TlsOptions | None
+) -> DataFrame:
+    """Upload turn rows of a batch of a query group in tasks. Returns one summary row for each upload."""
+    return map_in_arrow(turn_rows, group_uploader(leases, wait_s, tls), GROUP_SUMMARY)
 
 
 def decided(rows: DataFrame, terms: dict[str, Any]) -> DataFrame:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,12 +40,16 @@ _SUMMARY_ARROW = pa.schema(
 
 GROUP_SUMMARY: Final = f"member int, problem string, {SUMMARY}"
 _GROUP_SUMMARY_ARROW = pa.schema([("member", pa.int32()), ("problem", pa.string()), *_SUMMARY_ARROW])
-PLACES: Final = "wheelmq.group.tokens"
-"""Name of the local property with address, epoch and token of each lease of a batch, as JSON.
-
-Spark shows no value of a property whose name contains `token`.
-"""
 PROBLEM_CHARACTERS_MAX: Final = 500
+
+
+class UploadLease(NamedTuple):
+    """A lease as the uploads of a batch need it."""
+
+    broker: str
+    epoch: int
+    token: str
+
 
 Upload = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -62,8 +65,11 @@ def uploader(broker: str, epoch: int, token: str, tls: TlsOptions | None) -> Upl
     return upload
 
 
-def group_uploader(wait_s: float, tls: TlsOptions | None) -> Upload:
+def group_uploader(leases: Mapping[int, UploadLease], wait_s: float, tls: TlsOptions | None) -> Upload:
     """Return the function for mapInArrow in a query group. It uploads the rows of each lease to its own broker.
+
+    The function itself has the tokens of the `leases`, because Spark shows neither its code nor its values. A local
+    property would be in clear text in Spark's event log.
 
     It yields a summary row for each kind of rows. After a problem, the row has the problem, and the task goes on. It
     waits for each broker for at most `wait_s`.
@@ -77,8 +83,7 @@ def group_uploader(wait_s: float, tls: TlsOptions | None) -> Upload:
                 summary: dict[str, Any] = dict.fromkeys(_SUMMARY_ARROW.names, 0) | {"turn": turn, "kind": ""}
                 try:
                     if problem is None:
-                        places = json.loads(TaskContext.get().getLocalProperty(PLACES))
-                        broker, epoch, token = places[str(member)]
+                        broker, epoch, token = leases[member]
                         link = BoundedConnection(broker, wait_s, client_tls(tls))
                         summary = _upload_kind(table, link, epoch, token)
                 except Exception as error:
