@@ -173,7 +173,11 @@ class QueryGroup:
         if problem is not None:
             raise CallError(problem)
         winners = [{name: one[name] for name in _WINNER} for one in summaries]
-        await turning.member.commit(turning, winners, self.wait_s)
+        try:
+            async with timeout(self.wait_s):
+                await turning.member.commit(turning, winners, self.wait_s)
+        except TimeoutError:
+            raise CallError(f"no answer to the commit within {self.wait_s:g} s") from None
         self.has_turned = True
 
     def finish(self) -> None:

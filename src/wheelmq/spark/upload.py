@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from wheelmq.formats.disk.turn_row import KINDS, TURN_ROW
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError
 from wheelmq.net.sync_connection import BoundedConnection, SyncConnection
 from wheelmq.system.failpoint import reach
 from wheelmq.system.tls_client import TlsOptions, client_tls
@@ -71,27 +73,37 @@ def group_uploader(leases: Mapping[int, UploadLease], wait_s: float, tls: TlsOpt
     The function itself has the tokens of the `leases`, because Spark shows neither its code nor its values. A local
     property would be in clear text in Spark's event log.
 
-    It yields a summary row for each kind of rows. After a problem, the row has the problem, and the task goes on. It
-    waits for each broker for at most `wait_s`.
+    It yields a summary row for each kind of rows. After a problem, the row has the problem, and the task goes on with
+    the next lease. It waits for each broker for at most `wait_s` in total.
     """
 
     def upload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in _tables(batches, "member"):
             member, turn = rows.column("member")[0].as_py(), rows.column("turn")[0].as_py()
-            for table in _tables(iter(rows.to_batches()), "kind"):
-                problem = next(iter(table.column("problem").drop_null().to_pylist()), None)
-                summary: dict[str, Any] = dict.fromkeys(_SUMMARY_ARROW.names, 0) | {"turn": turn, "kind": ""}
-                try:
-                    if problem is None:
-                        broker, epoch, token = leases[member]
-                        link = BoundedConnection(broker, wait_s, client_tls(tls))
-                        summary = _upload_kind(table, link, epoch, token)
-                except Exception as error:
-                    log.warning("no upload for turn %d of lease %d: %s", turn, member, error)
-                    problem = f"{type(error).__name__}: {error}"[:PROBLEM_CHARACTERS_MAX]
-                yield _record(summary | {"member": member, "problem": problem}, _GROUP_SUMMARY_ARROW)
+            for summary in _upload_lease(rows, turn, leases.get(member), wait_s, tls):
+                yield _record({"problem": None, **summary, "member": member}, _GROUP_SUMMARY_ARROW)
 
     return upload
+
+
+def _upload_lease(
+    rows: pa.Table, turn: int, lease: UploadLease | None, wait_s: float, tls: TlsOptions | None
+) -> Iterator[dict[str, Any]]:
+    """Upload the rows of one lease by one connection. Yields a summary for each kind, until there is a problem."""
+    nothing: dict[str, Any] = dict.fromkeys(_SUMMARY_ARROW.names, 0) | {"turn": turn, "kind": ""}
+    problem = next(iter(rows.column("problem").drop_null().to_pylist()), None)
+    if problem is None:
+        try:
+            if lease is None:
+                raise CallError("STALE: the lease is not in the batch")
+            with contextlib.closing(BoundedConnection(lease.broker, wait_s, client_tls(tls))) as link:
+                for table in _tables(iter(rows.to_batches()), "kind"):
+                    yield _upload_kind(table, link, lease.epoch, lease.token)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"[:PROBLEM_CHARACTERS_MAX]
+    if problem is not None:
+        log.warning("no upload for turn %d: %s", turn, problem)
+        yield nothing | {"problem": problem}
 
 
 def _tables(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[pa.Table]:
@@ -107,7 +119,7 @@ def _tables(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[pa.Table
 
 
 def _record(summary: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([summary[field.name]], type=field.type) for field in schema], schema)
+    return pa.RecordBatch.from_arrays([pa.array([summary[field.name]], type=field.type) for field in schema], schema=schema)
 
 
 def _upload_kind(table: pa.Table, link: SyncConnection, epoch: int, token: str) -> dict[str, Any]:

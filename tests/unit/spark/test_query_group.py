@@ -220,6 +220,21 @@ def test_a_rejected_commit_counts_as_a_failure() -> None:
     in_loop(story)
 
 
+def test_a_commit_waits_for_a_limited_time_in_total() -> None:
+    """A connection may take that time, and the answer once more. So the limit covers both."""
+
+    async def story() -> None:
+        group = await Group("a", "b").opened()
+        batch = await group.batch()
+        summaries = group.summaries(batch)
+        group.group.wait_s = 0.1
+        group.brokers["b"].is_silent = True
+        await group.group.commit(batch.sequence, summaries)
+        assert group.turns() == {"a": 1, "b": 0} and not group.group.members["b"].is_slow
+
+    in_loop(story)
+
+
 def test_the_commits_of_a_stopped_query_are_ignored() -> None:
     async def story() -> None:
         group = await Group("a").opened()
