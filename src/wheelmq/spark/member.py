@@ -89,6 +89,8 @@ class BrokerMember:
         self.lease: Lease | None = None
         self.plan: dict[str, Any] | None = None
         """The plan that waits for a batch."""
+        self.turning: Turning | None = None
+        """The turn that a batch makes now. Another group makes no turn of this member meanwhile."""
         self.is_slow = False
         self.has_turned = False
         self.answered_s = now_s()
@@ -163,7 +165,7 @@ class BrokerMember:
 
     def _end(self, lease: Lease, why: str) -> None:
         if lease is self.lease:
-            self.lease = self.plan = None
+            self.lease = self.plan = self.turning = None
             self._say("query ended", broker=self.broker, epoch=lease.epoch, why=why)
 
     # Plans ---------------------------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ class BrokerMember:
 
     def wants_plan(self) -> bool:
         """Return whether a request for a plan makes sense now."""
-        is_free = self.lease is not None and self.plan is None and not self._is_asking
+        is_free = self.lease is not None and self.plan is None and self.turning is None and not self._is_asking
         return is_free and not self._rests() and self._now_s() >= self._next_ask_s
 
     def _rests(self) -> bool:
@@ -212,9 +214,14 @@ class BrokerMember:
     def take_plan(self) -> Turning:
         """Return the turn for the plan that waits."""
         assert self.lease is not None and self.plan is not None
-        turning = Turning(self, self.lease, self.plan)
+        self.turning = Turning(self, self.lease, self.plan)
         self.plan = None
-        return turning
+        return self.turning
+
+    def end_turn(self, turning: Turning) -> None:
+        """Note that a batch does not make this turn any more."""
+        if self.turning is turning:
+            self.turning = None
 
     # Turns ---------------------------------------------------------------------------------------------------------
 
@@ -229,6 +236,7 @@ class BrokerMember:
             turn=turn,
         )
         reach("driver.committed")
+        self.end_turn(turning)
         self.has_turned, self._strikes, self._rests_until_s = True, 0, 0.0
         if self.is_slow:
             self.is_slow = False
@@ -239,6 +247,7 @@ class BrokerMember:
 
     def note_failure(self, turning: Turning, problem: Exception | str) -> None:
         """Note that a turn failed. A lease that is over ends, and is no failure of the broker."""
+        self.end_turn(turning)
         if (isinstance(problem, Refused) and problem.code == STALE) or _is_stale(problem):
             self._end(turning.lease, f"stopped: {problem}")
             return

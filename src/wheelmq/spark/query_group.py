@@ -94,6 +94,7 @@ class QueryGroup:
     async def next_batch(self) -> TurnBatch | None:
         """Return the next batch, or None if no plan came within ASKED_S."""
         self.note_progress()
+        self._end_turns()  # a planner that asks again has dropped its last batch
         self._set_up(True)
         deadline_s = self._now_s() + ASKED_S
         first_s: float | None = None
@@ -182,8 +183,13 @@ class QueryGroup:
 
     def finish(self) -> None:
         """Note that all turns of the batch were made, or have failed."""
+        self._end_turns()
         self.batch = None
         self.note_progress()
+
+    def _end_turns(self) -> None:
+        for turning in () if self.batch is None else self.batch.turns.values():
+            turning.member.end_turn(turning)
 
     def fail(self, why: str) -> None:
         """Note that the query ended during the batch. Each turn of it counts as failed, because one may be the cause.

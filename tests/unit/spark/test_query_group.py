@@ -235,6 +235,29 @@ def test_a_commit_waits_for_a_limited_time_in_total() -> None:
     in_loop(story)
 
 
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_member_that_moves_during_its_turn_makes_it_once(succeeds: bool) -> None:
+    """Its own query comes up, for example. The other group takes the next turn, under the same lease."""
+
+    async def story() -> None:
+        group = await Group("a").opened()
+        other = QueryGroup(wait_s=1.0)
+        batch = await group.batch()
+        moved = group.group.members["a"]
+        group.group.remove("a")
+        other.add(moved)
+        assert await other.next_batch() is None, "the broker would return the plan of the running turn"
+        problems = {} if succeeds else {"a": "CallError: no answer"}
+        await group.group.commit(batch.sequence, group.summaries(batch, **problems))
+        later = await other.next_batch()
+        assert later is not None
+        await other.commit(later.sequence, group.summaries(later))
+        assert group.turns() == {"a": 2 if succeeds else 1}
+        assert group.brokers["a"].opened == 1 and ("query ended", "a") not in group.said
+
+    in_loop(story)
+
+
 def test_the_commits_of_a_stopped_query_are_ignored() -> None:
     async def story() -> None:
         group = await Group("a").opened()
