@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from wheelmq.delay.timer.turns import TurnPlan
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -40,6 +41,8 @@ REST_S: Final = 1.0
 REST_DOUBLINGS_MAX: Final = 6
 STALE: Final = ResponseCode.INVALID_PARAMETER
 """The code of an answer to a request of a lease that is over."""
+
+INT64_MAX: Final = (1 << 63) - 1
 
 MALFORMED: Final = (msgspec.DecodeError, KeyError, TypeError, ValueError)
 """The errors for an answer of a broker of another version. They affect no other broker."""
@@ -203,8 +206,7 @@ class BrokerMember:
 
     def _take_answer(self, lease: Lease, answer: Command) -> None:
         try:
-            plan = msgspec.json.decode(answer.body)
-            rows_of(plan)
+            plan = _checked_plan(msgspec.json.decode(answer.body))
         except MALFORMED as problem:
             self._next_try_s = self._now_s() + RETRY_S
             self._end(lease, f"the plan is malformed: {type(problem).__name__}: {problem}")
@@ -269,7 +271,11 @@ class BrokerMember:
         except (CallError, Refused) as problem:
             log.info("no answer about the turn that failed: %s", problem)
             return False
-        return bool(msgspec.json.decode(answer.body) == turning.plan)
+        try:
+            return bool(msgspec.json.decode(answer.body) == turning.plan)
+        except MALFORMED as problem:
+            log.info("a malformed answer about the turn that failed: %s", problem)
+            return False
 
     async def close(self) -> None:
         await self._caller.close()
@@ -297,9 +303,20 @@ class BrokerMember:
 
 
 def _checked(terms: dict[str, Any]) -> dict[str, Any]:
-    """Return the terms of a lease. Raises one of MALFORMED if they lack a field that the driver needs."""
-    int(terms["precision_ms"]), int(terms["roll_window_slots"])
+    """Return the terms of a lease. Raises one of MALFORMED if the driver cannot use them."""
+    precision_ms, window_ms = int(terms["precision_ms"]), int(terms["roll_window_slots"]) * int(terms["precision_ms"])
+    if precision_ms <= 0 or not 0 <= window_ms <= INT64_MAX:
+        raise ValueError(f"a precision of {precision_ms} ms, and a roll window of {window_ms} ms")
     return terms
+
+
+def _checked_plan(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan. Raises one of MALFORMED if it lacks a field, or has a wrong one."""
+    found = msgspec.convert(plan, TurnPlan)
+    if not 0 <= found.turn <= INT64_MAX:
+        raise ValueError(f"the turn {found.turn}")
+    rows_of(plan)
+    return plan
 
 
 def _is_stale(problem: Exception | str) -> bool:

@@ -119,7 +119,9 @@ def _tables(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[pa.Table
 
 
 def _record(summary: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([summary[field.name]], type=field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([summary[field.name]], type=field.type) for field in schema], schema=schema
+    )
 
 
 def _upload_kind(table: pa.Table, link: SyncConnection, epoch: int, token: str) -> dict[str, Any]:

@@ -8,9 +8,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.modelled_broker import DirectCaller, ModelledBroker
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.spark import member, query_group
 from wheelmq.spark.group_ranges import leases_of, parts_of
 from wheelmq.spark.member import REST_S, STRIKES_MAX, BrokerMember
@@ -18,14 +21,19 @@ from wheelmq.spark.query_group import ASKED_S, QueryGroup, TurnBatch
 
 TERMS: dict[str, Any] = {"broker": "b", "precision_ms": 1000, "roll_window_slots": 100, "levels_ms": []}
 PLAN: dict[str, Any] = {
+    "broker": "b",
+    "write_ms": 0,
     "index_from": 0,
     "index_to": 10,
     "walk_after_ms": 0,
     "walk_through_ms": 5000,
     "walk_rows": 5,
+    "timer_log_end": 100,
+    "now_ms": 0,
     "queues": [],
     "blocks": None,
 }
+HOLDER: dict[str, Any] = {"name": "p", "holder_id": "id"}
 
 
 class Group:
@@ -38,11 +46,11 @@ class Group:
         for name, broker in self.brokers.items():
             self.group.add(self.join(name, broker))
 
-    def join(self, name: str, broker: ModelledBroker) -> BrokerMember:
-        def say(event: str, **fields: object) -> None:
-            self.said.append((event, str(fields["broker"])))
+    def say(self, event: str, **fields: object) -> None:
+        self.said.append((event, str(fields["broker"])))
 
-        return BrokerMember(name, DirectCaller(broker), say, name="p", holder_id="id")
+    def join(self, name: str, broker: ModelledBroker) -> BrokerMember:
+        return BrokerMember(name, DirectCaller(broker), self.say, **HOLDER)
 
     async def opened(self) -> Group:
         for one in self.group.members.values():
@@ -189,6 +197,53 @@ def test_a_lost_lease_ends_the_membership_and_is_no_failure(during: str) -> None
         await lost.maintain()
         assert names(await group.commit()) == {"a", "b"} and group.turns() == {"a": 2, "b": 1}
         assert group.brokers["b"].opened == 2 and group.brokers["a"].opened == 1
+
+    in_loop(story)
+
+
+class ChangingCaller(DirectCaller):
+    """Changes the answers with a plan, as a broker of another version does."""
+
+    def __init__(self, broker: ModelledBroker, change: Callable[[dict[str, Any]], object]) -> None:
+        super().__init__(broker)
+        self._change = change
+
+    async def call(self, command: Command, timeout_s: float = 5.0) -> Command:
+        answer = await super().call(command, timeout_s)
+        if command.code == RequestCode.WMQ_PIPELINE_PLAN and answer.body:
+            answer.body = msgspec.json.encode(self._change(msgspec.json.decode(answer.body)))
+        return answer
+
+
+MALFORMED_PLANS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no turn": lambda plan: {name: value for name, value in plan.items() if name != "turn"},
+    "a large turn": lambda plan: {**plan, "turn": 1 << 63},
+    "a text": lambda plan: {**plan, "walk_through_ms": "soon"},
+    "no object": lambda plan: [plan],
+}
+
+
+@pytest.mark.parametrize("change", MALFORMED_PLANS.values(), ids=MALFORMED_PLANS.keys())
+def test_a_malformed_plan_ends_only_the_lease_of_its_broker(change: Callable[[dict[str, Any]], object]) -> None:
+    async def story() -> None:
+        group = await Group("a").opened()
+        other = BrokerMember("b", ChangingCaller(ModelledBroker(TERMS, PLAN, pace_s=0.0), change), group.say, **HOLDER)
+        await other.maintain()
+        group.group.add(other)
+        assert other.lease is not None
+        assert names(await group.commit()) == {"a"} and group.turns() == {"a": 1}
+        assert other.lease is None and ("query ended", "b") in group.said
+
+    in_loop(story)
+
+
+@pytest.mark.parametrize("wrong", [{"precision_ms": 0}, {"roll_window_slots": 1 << 60}, {"roll_window_slots": "x"}])
+def test_a_lease_with_terms_that_the_driver_cannot_use_is_not_taken(wrong: dict[str, Any]) -> None:
+    async def story() -> None:
+        group = Group("a")
+        group.brokers["a"].terms = {**TERMS, **wrong}
+        await group.opened()
+        assert group.group.members["a"].lease is None and ("waiting", "a") in group.said
 
     in_loop(story)
 
