@@ -12,7 +12,8 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from pyspark.errors import PySparkAttributeError
@@ -37,6 +38,10 @@ GROUPS: Final = 8
 
 _numbers: Final = itertools.count()
 """The numbers of sources. No two brokers of a process share a source, whatever session they use."""
+
+
+END_S: Final = 3.0
+"""Time for which brokers that join groups wait for the ends of their own queries. One of these may hang."""
 
 
 def log_event(event: str, **fields: object) -> None:
@@ -148,6 +153,8 @@ class _Application:
         self._trials: dict[str, StageTrial] = {}
         self._alone: dict[str, BrokerTurns] = {}
         """The brokers that have queries of their own."""
+        self._ending: list[BrokerTurns] = []
+        """Those whose threads may still stop their queries, while groups serve the brokers."""
         self._groups: QueryGroups | None = None
 
     def begin(self, brokers: Sequence[str]) -> Mapping[str, Served]:
@@ -166,9 +173,11 @@ class _Application:
         return self._groups.add(joining)
 
     def stop(self) -> None:
-        """Stop the groups. Returns when their queries have ended, or after JOIN_S."""
+        """Stop the groups. Returns when all queries have ended, or after JOIN_S."""
+        ends_s = time.monotonic() + JOIN_S
         if self._groups is not None:
             self._groups.stop(JOIN_S)
+        _join(self._ending, ends_s)
 
     def _begin_alone(self, broker: str) -> BrokerTurns:
         """Begin a query for one broker."""
@@ -195,12 +204,15 @@ class _Application:
         return turns
 
     def _end_alone(self) -> list[str]:
-        """End the queries of the brokers that are alone, and return these brokers."""
+        """End the queries of the brokers that are alone, and return these brokers. It waits for END_S at most.
+
+        A group opens the lease of a query that has not ended by then. The late requests of that query are STALE.
+        """
         ended, self._alone = self._alone, {}
+        self._ending += ended.values()
         for turns in ended.values():
             turns.stop()
-        for turns in ended.values():
-            turns.join(JOIN_S)
+        _join(ended.values(), time.monotonic() + END_S)
         return list(ended)
 
     def _begin_groups(self) -> QueryGroups:
@@ -224,3 +236,9 @@ class _Application:
         if broker not in self._trials:
             self._trials[broker] = StageTrial(self._stage, broker, self._say)
         return self._trials[broker]
+
+
+def _join(ending: Iterable[BrokerTurns], ends_s: float) -> None:
+    """Wait until the threads have ended, or until the time `ends_s`."""
+    for turns in ending:
+        turns.join(max(0.0, ends_s - time.monotonic()))

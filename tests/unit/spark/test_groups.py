@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,7 +19,9 @@ from tests.unit.spark.test_group_query import FakeQuery
 from tests.unit.spark.test_query_group import PLAN, TERMS
 from wheelmq.client.sync import Loop
 from wheelmq.spark import groups as module
+from wheelmq.spark import pipeline
 from wheelmq.spark.groups import QueryGroups
+from wheelmq.spark.pipeline import _Application
 from wheelmq.spark.query_group import QueryGroup
 
 DEADLINE_S = 20.0
@@ -54,16 +56,22 @@ async def _closed(server: asyncio.Server) -> None:
     server.close()
 
 
-@pytest.fixture
-def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueryGroups]:
+SESSION: Any = SimpleNamespace(
+    dataSource=SimpleNamespace(register=lambda source: None), sparkContext=SimpleNamespace(defaultParallelism=4)
+)
+
+
+@pytest.fixture(autouse=True)
+def fake_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GroupQueries", FakeQueries)
     monkeypatch.setattr(FakeQueries, "started", [], raising=False)
-    session = SimpleNamespace(
-        dataSource=SimpleNamespace(register=lambda source: None), sparkContext=SimpleNamespace(defaultParallelism=4)
-    )
+
+
+@pytest.fixture
+def groups() -> Iterator[QueryGroups]:
     numbers = iter(range(10))
     made = QueryGroups(
-        cast(Any, session),
+        SESSION,
         lambda event, **fields: None,
         2,
         name="p",
@@ -129,6 +137,45 @@ def test_the_first_query_serves_all_brokers_until_the_others_are_up(
     broker = next(iter(brokers))
     groups.remove(broker)
     assert broker not in first.members and broker not in second.members
+
+
+class HangingQueries(FakeQueries):
+    """Starts queries for brokers that are alone. Their `stop` hangs until the test lets them end."""
+
+    may_end: threading.Event
+
+    def __init__(self, session: object, broker: str, *_: object, **__: object) -> None:
+        super().__init__(session, broker)
+
+    def start(self, *_: object) -> FakeQuery:
+        query = super().start()
+        query.while_it_stops = lambda: assert_in_time(self.may_end)
+        return query
+
+
+def assert_in_time(event: threading.Event) -> None:
+    assert event.wait(DEADLINE_S)
+
+
+def test_queries_that_hang_do_not_keep_their_brokers_from_the_groups(
+    brokers: dict[str, ModelledBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "TurnQueries", HangingQueries)
+    monkeypatch.setattr(pipeline, "END_S", 0.2)
+    monkeypatch.setattr(HangingQueries, "may_end", threading.Event(), raising=False)
+    options: dict[str, Any] = {"name": "p", "holder_id": "id", "tls": None, "sign": None, "stage": None}
+    made = _Application(SESSION, lambda event, **fields: None, over_the_wire=False, groups=2, queries=2, **options)
+    *alone, joining = brokers
+    made.begin(alone)
+    wait_until(lambda: all(brokers[broker].opened == 1 for broker in alone))
+    served = made.begin([joining])
+    assert set(served) == set(brokers)
+    wait_until(lambda: [broker.opened for broker in brokers.values()] == [2, 2, 1])
+    ending = list(made._ending)
+    assert all(one._thread.is_alive() for one in ending) and len(ending) == 2, "their queries still hang"
+    HangingQueries.may_end.set()
+    made.stop()
+    assert not any(one._thread.is_alive() or one.failure for one in ending)
 
 
 def test_the_parts_of_an_old_batch_are_gone(groups: QueryGroups, brokers: dict[str, ModelledBroker]) -> None:
