@@ -85,17 +85,19 @@ class StagedGroupTurn:
             failed = kept.where(F.col("problem").isNotNull()).select("member", "problem").collect()
             problems = {row.member: row.problem for row in failed}
             for number, turning in batch.turns.items():
-                self._turn(kept.where(F.col("member") == number), turning, leases, problems.get(number))
+                self._turn(batch.sequence, kept.where(F.col("member") == number), turning, leases, problems.get(number))
         finally:
             kept.unpersist()
-        self._on_loop(_called(self._group.finish))
+        self._on_loop(_called(lambda: self._group.finish(batch.sequence)))
 
-    def _turn(self, rows: DataFrame, turning: Turning, leases: Mapping[int, UploadLease], problem: str | None) -> None:
+    def _turn(
+        self, sequence: int, rows: DataFrame, turning: Turning, leases: Mapping[int, UploadLease], problem: str | None
+    ) -> None:
         try:
             if problem is not None:
                 raise CallError(problem)
             staged = StagedTurn(
-                _MemberTurn(self._group, turning, self._on_loop),
+                _MemberTurn(self._group, sequence, turning, self._on_loop),
                 self._trial_of(turning.member.broker),
                 lambda shown: self._upload(_of_member(shown, turning.lease.number), leases),
                 precision_ms=int(turning.lease.terms["precision_ms"]),
@@ -108,14 +110,15 @@ class StagedGroupTurn:
             if self._stopped.is_set():
                 raise
             failure = error
-            self._on_loop(_called(lambda: turning.member.note_failure(turning, failure)))
+            self._on_loop(_called(lambda: self._group.note_failure(sequence, turning, failure)))
 
 
 class _MemberTurn:
     """The requests about the turn of one member of a batch."""
 
-    def __init__(self, group: QueryGroup, turning: Turning, on_loop: OnLoop) -> None:
+    def __init__(self, group: QueryGroup, sequence: int, turning: Turning, on_loop: OnLoop) -> None:
         self._group = group
+        self._sequence = sequence
         self._turning = turning
         self._on_loop = on_loop
         self._is_fresh = True
@@ -132,7 +135,7 @@ class _MemberTurn:
         """Run the action, and commit the turn. Raises Refused, CallError."""
         found = [row.asDict() for row in summaries.collect()]
         reach("driver.collected")
-        self._on_loop(self._group.commit_turn(self._turning, found))
+        self._on_loop(self._group.commit_turn(self._sequence, self._turning, found))
 
 
 def _of_member(rows: DataFrame, number: int) -> DataFrame:

@@ -202,16 +202,18 @@ class QueryGroups:
         return GroupBroker(member, self)
 
     def _is_wanted(self, group: QueryGroup) -> bool:
-        """Return whether the query of a group may start now. A group waits for the first turn, and for the one before.
+        """Return whether the query of a group may start now. A group without brokers of its own needs no query.
 
-        That is not necessary for the first group, and for the slow one.
+        A group waits for the first turn, and for the nearest group before it that has brokers of its own. The first one
+        and the slow one wait for nothing.
         """
         if group is self._slow:
             return bool(group.members)
-        place = self._groups.index(group)
-        if place and not (self._has_turned() and self._groups[place - 1].is_up):
+        homes = {id(home) for _, home, _ in self._members.values()}
+        if id(group) not in homes:
             return False
-        return any(home is group for _, home, _ in self._members.values())
+        before = [one for one in self._groups[: self._groups.index(group)] if id(one) in homes]
+        return not before or (self._has_turned() and before[-1].is_up)
 
     def _group_of(self, member: BrokerMember, home: QueryGroup) -> QueryGroup:
         """Return the group with which a member turns now: its own if that is up, and else another one."""
@@ -240,6 +242,7 @@ class QueryGroups:
         if found is None:
             return
         member, _, keeping = found
+        member.changed = lambda: None
         self._leave(broker)
         keeping.cancel()
         closing = asyncio.ensure_future(member.close())

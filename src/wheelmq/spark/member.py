@@ -137,7 +137,10 @@ class BrokerMember:
         except CallError as problem:
             log.info("the renewal of the lease failed: %s", problem)
             return RETRY_S
-        self.progressed_s = self._now_s() - int(answer.ext.get("quietMs", "0")) / 1000.0
+        try:
+            self.progressed_s = self._now_s() - int(answer.ext.get("quietMs", "0")) / 1000.0
+        except ValueError as problem:
+            log.info("the answer to the renewal is malformed: %s", problem)
         return RENEW_S
 
     async def _open(self, now_s: float) -> None:

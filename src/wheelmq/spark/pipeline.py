@@ -164,9 +164,9 @@ class _Application:
         """
         self._alone = {broker: turns for broker, turns in self._alone.items() if not turns.is_stopping}
         if self._groups is None and len(self._alone) + len(brokers) <= self._groups_max:
-            found = {broker: self._begin_alone(broker) for broker in brokers}
-            self._alone.update(found)
-            return found
+            for broker in brokers:
+                self._alone[broker] = self._begin_alone(broker)
+            return {broker: self._alone[broker] for broker in brokers}
         if self._groups is None:
             self._groups = self._begin_groups()
         joining = [*self._end_alone(), *brokers]

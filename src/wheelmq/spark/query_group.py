@@ -152,24 +152,26 @@ class QueryGroup:
     async def commit(self, sequence: int, summaries: Sequence[Mapping[str, Any]]) -> None:
         """Commit the turns of the batch, each by itself. The failure of one is noted, and affects no other."""
         batch = self.batch
-        if batch is None or batch.sequence != sequence:
-            log.warning("batch %d belongs to a query that was stopped", sequence)
+        if batch is None or not self._makes(sequence):
             return
         self.note_progress()
         of_lease: dict[int, list[Mapping[str, Any]]] = {number: [] for number in batch.turns}
         for one in summaries:
-            of_lease[one["member"]].append(one)
-        await asyncio.gather(*(self._try(batch.turns[number], found) for number, found in of_lease.items()))
-        self.finish()
+            if one["member"] in of_lease:
+                of_lease[one["member"]].append(one)
+        await asyncio.gather(*(self._try(sequence, batch.turns[number], found) for number, found in of_lease.items()))
+        self.finish(sequence)
 
-    async def _try(self, turning: Turning, summaries: Sequence[Mapping[str, Any]]) -> None:
+    async def _try(self, sequence: int, turning: Turning, summaries: Sequence[Mapping[str, Any]]) -> None:
         try:
-            await self.commit_turn(turning, summaries)
+            await self.commit_turn(sequence, turning, summaries)
         except (CallError, Refused) as error:
-            turning.member.note_failure(turning, error)
+            self.note_failure(sequence, turning, error)
 
-    async def commit_turn(self, turning: Turning, summaries: Sequence[Mapping[str, Any]]) -> None:
-        """Commit one turn. Raises CallError, also if a task reports a problem, and Refused."""
+    async def commit_turn(self, sequence: int, turning: Turning, summaries: Sequence[Mapping[str, Any]]) -> None:
+        """Commit one turn of a batch. Raises Refused, CallError, also if a task has a problem or the batch is over."""
+        if not self._makes(sequence):
+            raise CallError(f"batch {sequence} belongs to a query that was stopped")
         problem = next((str(one["problem"]) for one in summaries if one["problem"] is not None), None)
         if problem is not None:
             raise CallError(problem)
@@ -179,13 +181,26 @@ class QueryGroup:
                 await turning.member.commit(turning, winners, self.wait_s)
         except TimeoutError:
             raise CallError(f"no answer to the commit within {self.wait_s:g} s") from None
-        self.has_turned = True
+        self.has_turned = self.has_turned or self._makes(sequence)
 
-    def finish(self) -> None:
+    def note_failure(self, sequence: int, turning: Turning, problem: Exception) -> None:
+        """Note that a turn of the batch failed. The end of a query has noted that for all its turns."""
+        if self._makes(sequence):
+            turning.member.note_failure(turning, problem)
+
+    def finish(self, sequence: int) -> None:
         """Note that all turns of the batch were made, or have failed."""
-        self._end_turns()
-        self.batch = None
-        self.note_progress()
+        if self._makes(sequence):
+            self._end_turns()
+            self.batch = None
+            self.note_progress()
+
+    def _makes(self, sequence: int) -> bool:
+        """Return whether the batch is the present one. Otherwise its query was stopped."""
+        if self.batch is not None and self.batch.sequence == sequence:
+            return True
+        log.warning("batch %d belongs to a query that was stopped", sequence)
+        return False
 
     def _end_turns(self) -> None:
         for turning in () if self.batch is None else self.batch.turns.values():

@@ -139,6 +139,19 @@ def test_the_first_query_serves_all_brokers_until_the_others_are_up(
     assert broker not in first.members and broker not in second.members
 
 
+def test_a_group_waits_for_no_group_without_brokers(groups: QueryGroups, brokers: dict[str, ModelledBroker]) -> None:
+    """The broker of the first group leaves, so its query does not start again after a failure."""
+    first, second = groups._groups
+    one, other = list(brokers)[:2]
+    groups.add([one, other])
+    turned: set[str] = set()
+    while turned != {one, other}:
+        turned |= turn(groups, first, brokers)
+    groups.remove(one)
+    groups._call(first.fail, "it hangs")
+    assert not groups._call(groups._is_wanted, first) and groups._call(groups._is_wanted, second)
+
+
 class HangingQueries(FakeQueries):
     """Starts queries for brokers that are alone. Their `stop` hangs until the test lets them end."""
 

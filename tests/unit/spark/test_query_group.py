@@ -14,7 +14,9 @@ import pytest
 from tests.modelled_broker import DirectCaller, ModelledBroker
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError
 from wheelmq.spark import member, query_group
+from wheelmq.spark.broker_turns import RENEW_S
 from wheelmq.spark.group_ranges import leases_of, parts_of
 from wheelmq.spark.member import REST_S, STRIKES_MAX, BrokerMember
 from wheelmq.spark.query_group import ASKED_S, QueryGroup, TurnBatch
@@ -248,6 +250,33 @@ def test_a_lease_with_terms_that_the_driver_cannot_use_is_not_taken(wrong: dict[
     in_loop(story)
 
 
+class RenewingCaller(DirectCaller):
+    """Answers a renewal with a time that is no number."""
+
+    renewals = 0
+
+    async def call(self, command: Command, timeout_s: float = 5.0) -> Command:
+        answer = await super().call(command, timeout_s)
+        if command.code == RequestCode.WMQ_PIPELINE_RENEW:
+            self.renewals += 1
+            answer.ext["quietMs"] = "long"
+        return answer
+
+
+def test_a_malformed_quiet_time_does_not_end_the_lease() -> None:
+    async def story() -> None:
+        now_s = [time.monotonic()]
+        caller = RenewingCaller(ModelledBroker(TERMS, PLAN))
+        made = BrokerMember("a", caller, lambda event, **fields: None, now_s=lambda: now_s[0], **HOLDER)
+        await made.maintain()
+        lease, progressed_s = made.lease, made.progressed_s
+        now_s[0] += 2 * RENEW_S
+        assert await made.maintain() == RENEW_S and caller.renewals == 1
+        assert made.lease is lease is not None and made.progressed_s == progressed_s
+
+    in_loop(story)
+
+
 def test_a_broker_of_another_version_does_not_affect_the_others() -> None:
     async def story() -> None:
         group = await Group("a", "b").opened()
@@ -321,7 +350,15 @@ def test_the_commits_of_a_stopped_query_are_ignored() -> None:
         await group.group.commit(batch.sequence, group.summaries(batch))
         assert group.turns() == {"a": 0} and group.group.members["a"].lease is None
         await group.opened()
-        await group.commit()
+        later = await group.batch()
+        ((_, turning),) = batch.turns.items()
+        with pytest.raises(CallError, match="was stopped"):
+            await group.group.commit_turn(batch.sequence, turning, [])
+        group.group.note_failure(batch.sequence, turning, CallError("no answer"))
+        group.group.finish(batch.sequence)
+        assert group.group.batch is later and not group.group.members["a"].is_slow
+        unknown = {**group.summaries(later)[0], "member": -1}
+        await group.group.commit(later.sequence, [*group.summaries(later), unknown])
         assert group.turns() == {"a": 1} and group.brokers["a"].opened == 2
 
     in_loop(story)
