@@ -154,7 +154,7 @@ class _Application:
         self._alone: dict[str, BrokerTurns] = {}
         """The brokers that have queries of their own."""
         self._ending: list[BrokerTurns] = []
-        """Those whose threads may still stop their queries, while groups serve the brokers."""
+        """The threads of their last queries. They may still stop these while groups serve the brokers."""
         self._groups: QueryGroups | None = None
 
     def begin(self, brokers: Sequence[str]) -> Mapping[str, Served]:

@@ -49,7 +49,7 @@ class Range(InputPartition):  # type: ignore[misc]
 
 
 def ranges(plan: dict[str, Any], parallelism: int, *, precision_ms: int) -> list[Range]:
-    """Return the tasks of a plan. Together they cover the plan in its order, and none is empty of queue offsets.
+    """Return the tasks of a plan. Together they cover the plan in its order. No task for queue offsets is empty.
 
     Each kind of rows has at most `parallelism` tasks, and each task some ROWS_PER_PARTITION rows or more.
     """
