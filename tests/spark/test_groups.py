@@ -31,10 +31,11 @@ from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.spark import groups as module
 from wheelmq.spark.pipeline import run
-from wheelmq.spark.stages import deliver_at, planned_ms
+from wheelmq.spark.stages import Stage, deliver_at, planned_ms
 
 LONG_MS = 240_000
 DELAY_MS = 12_000
+OTHERS = 3
 
 
 @contextmanager
@@ -244,31 +245,60 @@ def test_brokers_that_were_alone_join_the_groups(spark: SparkSession, models: Mo
         assert {str(query.runId) for query in spark.streams.active} == queries
 
 
+class StageOfBrokers:
+    """Delivers the timers of each broker 2 s later. It fails for the broker `failing`, and notes the rows it gets."""
+
+    def __init__(self, failing: str) -> None:
+        self.failing = failing
+        self.seen: dict[str, set[int]] = {}
+        """The origins of the rows, by broker."""
+
+    def __call__(self, rows: DataFrame) -> DataFrame:
+        raise AssertionError("each broker has a stage of its own")
+
+    def for_broker(self, broker: str) -> Stage:
+        seen = self.seen.setdefault(broker, set())
+
+        def stage(rows: DataFrame) -> DataFrame:
+            assert "member" not in rows.columns and "problem" not in rows.columns
+            found = {row.origin for row in rows.select("origin").collect()}
+            seen.update(found)
+            if found and broker == self.failing:
+                raise ValueError("this stage fails")
+            return deliver_at(rows, planned_ms() + F.lit(2000))
+
+        return stage
+
+
 @pytest.mark.spark
 def test_a_stage_shifts_the_timers_of_a_group(spark: SparkSession, tmp_path: Path) -> None:
     """It sees the rows of one broker at a time. For one of the brokers it fails, which affects only that one."""
-    failed: list[str] = []
-    seen: list[int] = []
-
-    def stage(rows: DataFrame) -> DataFrame:
-        assert "member" not in rows.columns and "problem" not in rows.columns
-        seen.append(rows.select("turn").distinct().count())
-        return deliver_at(rows, planned_ms() + F.lit(2000))
+    failed: set[str] = set()
+    ended: list[str] = []
 
     def note(event: str, **fields: Any) -> None:
         if event == "stage failed":
-            failed.append(str(fields))
+            failed.add(fields["broker"])
+        if event == "query ended":
+            ended.append(str(fields))
 
-    options: dict[str, Any] = {"stage": stage, "groups": 1, "on_event": note}
     with two_brokers(tmp_path) as servers, SyncProducer(servers.namesrv) as producer:
+        shifting, failing = (servers.broker_address(name) for name in ("broker-a", "broker-b"))
+        stage = StageOfBrokers(failing)
         parts = [servers.brokers[name].broker.parts for name in ("broker-a", "broker-b")]
-        with running(spark, servers, **options) as ran:
+        with running(spark, servers, stage=stage, groups=1, on_event=note) as ran:
             send_to_both(servers, producer, 1, LONG_MS)
+            for _ in range(OTHERS):  # so the timers below have other origins in each broker
+                producer.send("T", b"other", delay_ms=LONG_MS, select=lambda queues: queue_of(queues, "broker-b"))
             wait_until(lambda: all(one.timer.turns.turn > 0 for one in parts), ran)
             send_to_both(servers, producer, 5, DELAY_MS)
-            wait_until(lambda: [one.timer.shifts.count for one in parts] == [5, 5], ran)
+            wait_until(lambda: parts[0].timer.shifts.count == 5 and failed == {failing}, ran)
             wait_until(lambda: released(servers) == [5, 5], ran)
-    assert failed == [] and max(seen) == 1
+    assert parts[1].timer.shifts.count == 0 and ended == []
+    assert set(stage.seen) == {shifting, failing} and len(stage.seen[shifting]) == 5, (
+        "it got the rows of its own broker"
+    )
+    assert 0 < len(stage.seen[failing]) <= 5
 
 
 @contextmanager
