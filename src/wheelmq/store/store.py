@@ -239,7 +239,8 @@ class Store:
         """Return the row in the queue table for each interned topic and queue id; -1 for an invalid queue."""
         pairs: list[int] = (topics << 32 | queue_ids & 0xFFFF_FFFF).tolist()
         found = {
-            pair: -1 if pair < 0 else self._queue_row(names.name(pair >> 32), pair & 0xFFFF_FFFF) for pair in set(pairs)
+            pair: -1 if pair < 0 else self._queue_row(names.name(pair >> 32), pair & 0xFFFF_FFFF)
+            for pair in sorted(set(pairs))
         }
         return np.array([found[pair] for pair in pairs], np.int64)
 

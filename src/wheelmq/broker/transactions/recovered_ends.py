@@ -26,7 +26,7 @@ def ends_in(files: MappedSequence, rows: Rows) -> list[Rows]:
     found = []
     positions = rows[:, col.POSITION]
     file_numbers = positions // files.file_bytes
-    for number in set(file_numbers.tolist()):
+    for number in sorted(set(file_numbers.tolist())):
         base = number * files.file_bytes
         at = positions[file_numbers == number] - base
         raw = files.file_at(LogPosition(base)).array
