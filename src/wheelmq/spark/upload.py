@@ -61,8 +61,9 @@ def uploader(broker: str, epoch: int, token: str, tls: TlsOptions | None) -> Upl
 
     def upload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in _tables(batches, "kind"):
-            link = SyncConnection(broker, tls=client_tls(tls))
-            yield _record(_upload_kind(table, link, epoch, token), _SUMMARY_ARROW)
+            with contextlib.closing(SyncConnection(broker, tls=client_tls(tls))) as link:
+                summary = _upload_kind(table, link, epoch, token)
+            yield _record(summary, _SUMMARY_ARROW)
 
     return upload
 
@@ -161,5 +162,4 @@ def send_chunks(link: SyncConnection, raw: bytes, **place: object) -> int:
     for chunk, at in enumerate(chunks):
         ext = headers.texts(**place, chunk=chunk)
         link.ask(Command(code=RequestCode.WMQ_PIPELINE_UPLOAD, ext=ext, body=raw[at : at + size]))
-    link.close()
     return len(chunks)
