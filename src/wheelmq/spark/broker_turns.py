@@ -75,6 +75,43 @@ StartQuery = Callable[[bytes, Callable[[str], None]], RunningQuery]
 """Starts a query under a lease, given as the broker's answer. The query calls the function after each turn."""
 
 
+class HangingQueries:
+    """Stops queries of `owner` that may hang, and counts those that did not stop."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._left_behind = 0
+
+    def stop(self, query: RunningQuery) -> None:
+        """Stop a query with its tasks. Raises RuntimeError after LEFT_BEHIND_MAX that do not stop."""
+        try:
+            query.stop()
+        except Py4JError as problem:
+            self._left_behind += 1
+            log.warning("a query of %s did not stop: %s", self._owner, problem)
+            if self._left_behind > LEFT_BEHIND_MAX:
+                raise RuntimeError(f"{self._left_behind} queries of {self._owner} hang and cannot be stopped") from None
+
+
+class WaitingReport:
+    """Reports why a broker gives no lease, once for each reason in a row."""
+
+    def __init__(self, broker: str, say: Say) -> None:
+        self._broker = broker
+        self._say = say
+        self._last = ""
+
+    def report(self, problem: Exception) -> None:
+        kind = re.sub(r"\d+", "", str(problem))  # the time since the holder's renewal changes with each rejection
+        if kind != self._last:
+            self._last = kind
+            self._say("waiting", broker=self._broker, why=str(problem))
+
+    def end(self) -> None:
+        """Note that the broker gave the lease."""
+        self._last = ""
+
+
 class BrokerTurns:
     """Keeps a query running for one broker. After a `failure`, which ends its thread, the whole driver must end."""
 
@@ -109,10 +146,10 @@ class BrokerTurns:
         """Time when the lease was last renewed or opened."""
         self._next_try_s = 0.0
         self._next_renewal_s = 0.0
-        self._last_problem = ""
+        self._waiting = WaitingReport(broker, say)
         self._given_up = 0
         """Turns stopped for their silence since the last committed turn."""
-        self._left_behind = 0
+        self._hanging = HangingQueries(broker)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"turns of {broker}", daemon=True)
 
@@ -158,12 +195,9 @@ class BrokerTurns:
             answer = self._ask(RequestCode.WMQ_PIPELINE_OPEN, name=self._name, holderId=self._holder_id)
         except (CallError, Refused) as problem:
             self._next_try_s = now_s + RETRY_S
-            kind = re.sub(r"\d+", "", str(problem))  # the time since the holder's renewal changes with each rejection
-            if kind != self._last_problem:
-                self._last_problem = kind
-                self._say("waiting", broker=self.broker, why=str(problem))
+            self._waiting.report(problem)
             return
-        self._last_problem = ""
+        self._waiting.end()
         terms: dict[str, Any] = msgspec.json.decode(answer.body)
         self._epoch, self._token = int(terms["epoch"]), str(terms["token"])
         self._renewed_s = now_s
@@ -194,14 +228,7 @@ class BrokerTurns:
         return least_s * (1 << min(self._given_up, QUIET_DOUBLINGS_MAX))
 
     def _give_up(self, query: RunningQuery, why: str) -> None:
-        """Stop a query that may hang, with its tasks. Raises RuntimeError after LEFT_BEHIND_MAX that do not stop."""
-        try:
-            query.stop()
-        except Py4JError as problem:
-            self._left_behind += 1
-            log.warning("a query of %s did not stop: %s", self.broker, problem)
-            if self._left_behind > LEFT_BEHIND_MAX:
-                raise RuntimeError(f"{self._left_behind} queries of {self.broker} hang and cannot be stopped") from None
+        self._hanging.stop(query)
         self._end(query, f"stopped: {why}")
 
     def _end(self, query: RunningQuery, why: str) -> None:

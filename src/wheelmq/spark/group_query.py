@@ -6,24 +6,23 @@ and starts another one. The leases of all members end with a query, so its late 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from wheelmq.spark.broker_turns import (
-    LEFT_BEHIND_MAX,
     POLL_S,
     QUIET_DOUBLINGS_MAX,
     QUIET_FIRST_S,
     QUIET_NEW_S,
     QUIET_S,
     RETRY_S,
+    HangingQueries,
     RunningQuery,
-    log,
 )
 from wheelmq.spark.group_source import CHANNEL
 from wheelmq.spark.group_turn import GroupTurn, OnLoop, StagedGroupTurn
@@ -34,6 +33,8 @@ from wheelmq.spark.turn import group_decided, group_uploaded
 from wheelmq.spark.turn_query import TurnQuery
 from wheelmq.spark.upload import UploadLease
 from wheelmq.system.tls_client import TlsOptions
+
+log = logging.getLogger(__name__)
 
 _loading: Final = threading.Lock()
 """Held while Spark creates a data source in a Python worker. One worker, with its imports, serves all queries."""
@@ -117,7 +118,7 @@ class GroupTurns:
         self._next_try_s = 0.0
         self._given_up = 0
         """Queries stopped for their silence since the last committed turn."""
-        self._left_behind = 0
+        self._hanging = HangingQueries(title)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=title, daemon=True)
 
@@ -162,14 +163,7 @@ class GroupTurns:
         return self._group.wait_s + least_s * (1 << min(self._given_up, QUIET_DOUBLINGS_MAX))
 
     def _give_up(self, query: RunningQuery, why: str) -> None:
-        """Stop a query that may hang, with its tasks. Raises RuntimeError after LEFT_BEHIND_MAX that do not stop."""
-        try:
-            query.stop()
-        except Py4JError as problem:
-            self._left_behind += 1
-            log.warning("a query of %s did not stop: %s", self._title, problem)
-            if self._left_behind > LEFT_BEHIND_MAX:
-                raise RuntimeError(f"{self._left_behind} queries of {self._title} hang and cannot be stopped") from None
+        self._hanging.stop(query)
         self._end(query, why)
 
     def _end(self, query: RunningQuery, why: str) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -24,7 +23,7 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
-from wheelmq.spark.broker_turns import RENEW_S, RETRY_S, Say
+from wheelmq.spark.broker_turns import RENEW_S, RETRY_S, Say, WaitingReport
 from wheelmq.spark.ranges import rows_of
 from wheelmq.system.failpoint import reach
 
@@ -112,7 +111,7 @@ class BrokerMember:
         self._next_try_s = 0.0
         self._next_ask_s = 0.0
         self._is_asking = False
-        self._last_problem = ""
+        self._waiting = WaitingReport(broker, say)
         self.changed: Callable[[], None] = lambda: None
         """Called when the member has a lease, becomes slow, or stops being slow."""
 
@@ -151,12 +150,9 @@ class BrokerMember:
             lease = Lease(next(_numbers), int(terms["epoch"]), str(terms.pop("token")), _checked(terms))
         except (CallError, Refused, *MALFORMED) as problem:
             self._next_try_s = self._now_s() + RETRY_S
-            kind = re.sub(r"\d+", "", str(problem))  # the time since the holder's renewal changes with each rejection
-            if kind != self._last_problem:
-                self._last_problem = kind
-                self._say("waiting", broker=self.broker, why=str(problem))
+            self._waiting.report(problem)
             return
-        self._last_problem = ""
+        self._waiting.end()
         self._renewed_s = self.progressed_s = now_s
         reach("driver.opened")
         self.plan, self._next_ask_s = None, 0.0
