@@ -147,9 +147,13 @@ class History:
             self.floor = self.floor_at(self.log_start)
             self.log = [chunk for chunk in self.log if chunk.start >= self.log_start]
 
-    def replace(self, merged: Iterable[Chunk], names: Container[str]) -> None:
-        """Replace chunks of the objects `names` by the chunks that they were merged into."""
-        for chunk in merged:
+    def replace(self, merged: Iterable[Point], names: Container[str]) -> None:
+        """Replace chunks of the objects `names` by those of the points that the objects were merged into.
+
+        Some points may have chunks that a later one of them cuts off. Such a chunk replaces nothing.
+        """
+        left = History.of(merged)
+        for chunk in (*left.log, *(chunk for mine in left.blocks.values() for chunk in mine)):
             chunks = self.chunks(chunk.stream) if chunk.stream == COMMIT_LOG or chunk.stream in self.facts else []
             first = bisect_left(chunks, chunk.start, key=lambda one: one.start)
             stop = bisect_left(chunks, chunk.end, key=lambda one: one.start)

@@ -285,4 +285,4 @@ class Shipper:
     def _merged(self, obsolete: list[PointObject], merged: PointObject) -> None:
         """Take over the chunks of merged objects."""
         names = {one.name for one in obsolete}
-        self.history.replace((chunk for point in merged.points for chunk in point.chunks), names)
+        self.history.replace(merged.points, names)

@@ -149,6 +149,29 @@ def test_a_running_shipper_notices_that_records_were_replaced(harness: BrokerHar
         assert restored.bodies("T") == [b"on disk", b"other"]
 
 
+def test_merged_captures_do_not_bring_lost_records_back(harness: BrokerHarness, ship: Ship) -> None:
+    """The merged captures are from before and after a power cut that the shipper noticed."""
+    ship.settings = ShipSettings(merged_count=3)
+    harness.send("T", b"on disk")
+    harness.broker.parts.store.flush()
+    shipper = ship.shipper()
+    shipper.step()
+    harness.send("T", bytes(400))
+    shipper.step()
+    harness.cut_power(keep=0.0)
+    ship.clock.advance(10)
+    harness.start()
+    harness.send("T", b"other")
+    shipper.step()
+    assert not ship.target.names("new"), "the three captures are merged"
+    assert shipper.history.end(COMMIT_LOG).position == harness.broker.parts.store.log.end
+    harness.send("T", b"later")
+    shipper.step()
+    ship.restore()
+    with BrokerHarness(ship.root / "restored", clock=ship.clock) as restored:
+        assert restored.bodies("T") == [b"on disk", b"other", b"later"]
+
+
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_running_shipper_notices_a_truncated_log(
     small: Callable[[str], BrokerHarness], ship: Ship, is_restarted: bool
