@@ -129,6 +129,8 @@ class Broker:
 
         Raises MasterWrong, MustTruncate, NotNext, MasterLogDamaged, DiskFull.
         """
+        self._ticks.begin()
+        self._received += len(data)
         now_ms = self._clock.monotonic_ms()
         replica_log = self.parts.replica_log
         if replica_log.damage is not None:  # a tick has found it

@@ -28,18 +28,24 @@ from wheelmq.system.failpoint import reach
 
 ROWS_MAX: Final = 4096
 """Records that one step adds to the journal."""
-_SAME: Final = (
-    (row.QUEUE_OFFSET, col.QUEUE_OFFSET),
-    (row.POSITION, col.POSITION),
-    (row.SIZE, col.SIZE),
-    (row.TAG_CODE, col.TAG_CODE),
-    (row.STORE_MS, col.STORE_MS),
-    (row.DUE_MS, col.DUE_MS),
-    (row.SETTLES, col.SETTLES),
-    (row.KEY_HASH, col.KEY_HASH),
-    (row.PARKS, col.PARKS),
-)
-"""Columns of a journal row, each with the column of a scanned row that has the same value."""
+_SCANNED: Final = {
+    row.QUEUE: col.TOPIC,
+    row.QUEUE_OFFSET: col.QUEUE_OFFSET,
+    row.POSITION: col.POSITION,
+    row.SIZE: col.SIZE,
+    row.TAG_CODE: col.TAG_CODE,
+    row.STORE_MS: col.STORE_MS,
+    row.DUE_MS: col.DUE_MS,
+    row.SETTLES: col.SETTLES,
+    row.KEY_HASH: col.KEY_HASH,
+    row.FLAGS: col.FLAGS,
+    row.REAL_QUEUE: col.REAL_QUEUE_ID,
+    row.PARKS: col.PARKS,
+}
+"""The column of a scanned row for each column of a journal row. Queue, flags and real queue have other values."""
+_COLUMNS: Final = np.array([_SCANNED[column] for column in range(row.COLUMNS)])
+_SPECIAL: Final = np.array([col.SETTLES, col.PARKS])
+"""Columns that are zero in a record of a plain message."""
 
 
 class NotNext(ValueError):
@@ -101,14 +107,12 @@ class LogFollower:
         """Append received bytes. Raises NotNext, DiskFull."""
         if position != self.received_to:
             raise NotNext(f"bytes for log position {position} came, but the received bytes end at {self.received_to}")
-        raw = np.frombuffer(data, np.uint8)
         files = self._store.log.files
         done = 0
-        while done < len(raw):
+        while done < len(data):
             at = self.received_to % files.file_bytes
-            count = min(len(raw) - done, files.file_bytes - at)
-            file = files.grow(self.received_to, count)
-            file.array[at : at + count] = raw[done : done + count]
+            count = min(len(data) - done, files.file_bytes - at)
+            files.grow(self.received_to, count).view[at : at + count] = data[done : done + count]
             done += count
             self.received_to = LogPosition(self.received_to + count)
         reach("follow.written")
@@ -163,11 +167,9 @@ class LogFollower:
     def _journal_rows(self, rows: Rows) -> Rows:
         """Return the journal rows of scanned records."""
         store, names = self._store, self.names
-        found = np.zeros((len(rows), row.COLUMNS), np.int64)
+        found: Rows = rows.take(_COLUMNS, axis=1)
         if not len(rows):
             return found
-        for to, of in _SAME:
-            found[:, to] = rows[:, of]
         found[:, row.QUEUE] = store.queue_rows(rows[:, col.TOPIC], rows[:, col.QUEUE_ID], names)
         in_level = rows[:, col.TOPIC] == names.intern(SCHEDULE_TOPIC)
         if in_level.any():
@@ -185,10 +187,10 @@ class LogFollower:
         message that is not here, or is damaged here, is not counted. So it has no real queue.
         """
         names = self.names
+        if not rows.take(_SPECIAL, axis=1).any():
+            return np.full(len(rows), -1)
         parks, settles = rows[:, col.PARKS] != 0, rows[:, col.SETTLES] != 0
         found = np.where(settles, queues, -1)
-        if not (parks.any() or settles.any()):
-            return found  # nearly always
         if parks.any():
             found[parks] = self._store.queue_rows(rows[parks, col.REAL_TOPIC], rows[parks, col.REAL_QUEUE_ID], names)
         elsewhere = parks | (rows[:, col.TOPIC] == names.intern(DEAD_LETTER_TOPIC))

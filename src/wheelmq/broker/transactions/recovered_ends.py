@@ -16,6 +16,7 @@ from wheelmq.store.mapped import MappedSequence
 
 _SYS_FLAG_LAST = 39
 """Byte of a record with the host bits of its system flag (formats.disk.message)."""
+_V6_HOSTS = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _EIGHT = np.arange(8)
 
 Rows = npt.NDArray[np.int64]
@@ -31,9 +32,12 @@ def ends_in(files: MappedSequence, rows: Rows) -> list[Rows]:
         at = positions[file_numbers == number] - base
         raw = files.file_at(LogPosition(base)).array
         flags = raw[at + _SYS_FLAG_LAST]
-        at += PREPARED_AT + 12 * ((flags & SYS_BORN_HOST_V6 != 0) * 1 + (flags & SYS_STORE_HOST_V6 != 0) * 1)
+        at += PREPARED_AT
+        if (flags & _V6_HOSTS).any():
+            at += 12 * ((flags & SYS_BORN_HOST_V6 != 0) * 1 + (flags & SYS_STORE_HOST_V6 != 0) * 1)
         half_positions = raw[at[:, None] + _EIGHT].view(">i8").ravel()
-        found.append(half_positions[half_positions != 0].astype(np.int64))
+        if half_positions.any():
+            found.append(half_positions[half_positions != 0].astype(np.int64))
     return found
 
 
