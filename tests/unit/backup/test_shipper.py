@@ -318,6 +318,40 @@ def test_a_restored_store_continues_its_target(harness: BrokerHarness, ship: Shi
             assert found.bodies("T") == bodies
 
 
+def test_a_store_restored_to_a_time_before_an_expiry_continues_its_target(
+    small: Callable[[str], BrokerHarness], ship: Ship
+) -> None:
+    """Its first point is not complete. The target then knows a later start of the log than the store has."""
+    with small("store") as harness:
+        shipper = ship.shipper()
+        for _ in range(100):
+            harness.send("T", bytes(300))
+        shipper.step()
+        at_ms = ship.clock.now_ms()
+        ship.clock.advance(1000)
+        for _ in range(200):
+            harness.send("T", bytes(300))
+            shipper.step()
+        expire(harness)
+        shipper.step()
+        assert shipper.history.log_start > harness.broker.parts.store.log.files.file_bytes
+    again = Ship(ship.root / "again", ship.target, ship.clock)
+    again.restore(at_ms, "store")
+    ship.clock.advance(1000)
+    with small("again/store") as restored:
+        for _ in range(100):
+            restored.send("T", b"n" * 300)
+        again.settings = ShipSettings(step_bytes_max=4000)
+        later = again.shipper()
+        assert not later.step().is_complete
+        while not later.step().is_complete:
+            pass
+        assert again.check_all().counts.records == 200
+        again.restore(name="last")
+        with small("again/last") as found:
+            assert found.bodies("T") == restored.bodies("T")
+
+
 def test_two_shippers_of_one_target_stop(harness: BrokerHarness, ship: Ship) -> None:
     harness.send("T", b"one")
     first = ship.shipper()
