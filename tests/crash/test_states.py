@@ -13,7 +13,7 @@ from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.store import mapped, recovery
 
 pytestmark = pytest.mark.timeout(400)
-COUNT = 150
+COUNT = 100
 FEW = 40
 MESSAGES = 250
 

@@ -39,7 +39,7 @@ def parked_at(record: Record) -> int:
     return origin_index(Origin(origin))
 
 
-@profile(examples=40)
+@profile(examples=25)
 @given(
     sends=sends,
     turn_ms=st.sampled_from([None, 100, 250, 1000]),
@@ -103,7 +103,7 @@ leveled = st.lists(
 )
 
 
-@profile(examples=30)
+@profile(examples=20)
 @given(
     sends=leveled,
     turn_ms=st.sampled_from([None, 100, 1000]),

@@ -160,7 +160,7 @@ def state_of(broker: Broker) -> dict[str, object]:
     }
 
 
-@profile(examples=60)
+@profile(examples=35)
 @given(script=steps, seed=st.integers(0, 1 << 30))
 def test_a_replica_has_the_state_of_its_master(script: list[tuple[str, object, object]], seed: int) -> None:
     with tempfile.TemporaryDirectory(prefix="wheelmq-") as folder:
@@ -190,7 +190,7 @@ def test_a_replica_has_the_state_of_its_master(script: list[tuple[str, object, o
             assert released == 0, "a replica releases nothing"
 
 
-@profile(examples=60)
+@profile(examples=35)
 @given(script=steps, seed=st.integers(0, 1 << 30), away_ms=st.sampled_from([0, 5, 2500]))
 def test_a_promoted_replica_delivers_each_message_once(
     script: list[tuple[str, object, object]], seed: int, away_ms: int
@@ -251,7 +251,7 @@ def bodies_in(harness: BrokerHarness) -> list[bytes]:
     return found
 
 
-@profile(examples=60)
+@profile(examples=35)
 @given(shared=steps, lost=steps, new=steps, seed=st.integers(0, 1 << 30))
 def test_a_former_master_takes_the_state_of_its_successor(
     shared: list[tuple[str, object, object]],

@@ -14,4 +14,4 @@ class Starts(Timers):
 
 
 TestStartsWithAndWithoutTheSnapshot = Starts.TestCase
-TestStartsWithAndWithoutTheSnapshot.settings = profile(examples=15, steps=40)
+TestStartsWithAndWithoutTheSnapshot.settings = profile(examples=10, steps=40)

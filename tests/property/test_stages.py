@@ -54,7 +54,7 @@ def delivered(harness: BrokerHarness) -> dict[bytes, list[int]]:
     return found
 
 
-@profile(examples=40)
+@profile(examples=25)
 @given(
     delays_ms=st.lists(st.integers(1500, LAST_MS), min_size=1, max_size=25),
     bends=st.lists(st.sampled_from([DELAYED, *sorted(BENDS)]), min_size=1, max_size=12),

@@ -106,13 +106,13 @@ def passages(*, in_blocks: bool) -> list[str]:
 
 
 def chosen(passed: list[str], power: float | None) -> list[int]:
-    """Return every passage in the long profile, else the first or the fourth of each name, or both for a kill."""
-    numbers = {None: {1, 4}, 0.0: {1}, 0.5: {4}}[power]
+    """Return every passage in the long profile, else the first of each name, or the fourth if pages are kept."""
+    number = 4 if power == 0.5 else 1
     seen: dict[str, int] = {}
     found = []
     for i, name in enumerate(passed):
         seen[name] = seen.get(name, 0) + 1
-        if IS_LONG or seen[name] in numbers:
+        if IS_LONG or seen[name] == number:
             found.append(i)
     return found
 

@@ -350,4 +350,4 @@ class Timers(RuleBasedStateMachine):
 
 
 TestTimersAgainstAnOracle = Timers.TestCase
-TestTimersAgainstAnOracle.settings = profile(examples=40, steps=30)
+TestTimersAgainstAnOracle.settings = profile(examples=25, steps=30)

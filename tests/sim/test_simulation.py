@@ -14,7 +14,7 @@ from wheelmq.testing.simulation.__main__ import main
 from wheelmq.testing.simulation.spark import Driver
 
 
-@pytest.mark.parametrize("first", [0, 4, 8, 12, pytest.param(16, marks=pytest.mark.kernels)])
+@pytest.mark.parametrize("first", [0, 4, 8, pytest.param(16, marks=pytest.mark.kernels)])
 def test_the_simulation_finds_no_violation(first: int) -> None:
     for seed in range(first, first + 4):
         outcome = Simulation(seed).run()

@@ -95,7 +95,7 @@ def again_parked(draw: st.DrawFn) -> tuple[str, list[tuple[str, str]], bool, boo
 
 
 @given(parked=st.lists(again_parked(), min_size=1, max_size=12))
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_kernel_and_plain_code_release_records_parked_again_alike(
     tmp_path_factory: pytest.TempPathFactory, parked: list[tuple[str, list[tuple[str, str]], bool, bool]]
 ) -> None:
