@@ -100,8 +100,6 @@ class History:
         while chunks and chunks[-1].start >= position:
             chunks.pop()
         assert not chunks or chunks[-1].end <= position, (stream, position)
-        if stream == COMMIT_LOG and position < self.log_start:  # a store that was restored to an earlier time
-            self.log_start = chunks[0].start if chunks else position
 
     def remove_block(self, name: str) -> None:
         self.blocks.pop(name, None)

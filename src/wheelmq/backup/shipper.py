@@ -158,15 +158,11 @@ class Shipper:
         if position == -1 and source.log.start <= history.log[0].start:
             position = history.log[0].start  # the power was cut before anything was on disk
         if (position == -1 and end != source.log.start) or end < source.log.start:
-            log.warning(
-                "the broker has deleted or replaced all records up to %d that were shipped: shipping begins again at "
-                "%d, and moments in between cannot be restored",
-                end,
-                source.log.start,
-            )
-            history.restart()
-            self._is_restart, self._cuts, self._splits_ms = True, {}, {}
-            source.forget_files()
+            self._begin_again(f"the broker has deleted or replaced all records up to {end} that were shipped")
+            return
+        if position is not None and 0 <= position < history.log_start:
+            # the flags of the target may be of records after `position`
+            self._begin_again(f"the store was restored to a time at which its log ended at {position}")
             return
         cuts = cut_blocks(source, history)
         if position is not None and position >= 0:
@@ -176,6 +172,17 @@ class Shipper:
             self._splits_ms[stream] = history.end(stream).last_ms
             history.cut(stream, start)
         self._cuts |= cuts
+
+    def _begin_again(self, reason: str) -> None:
+        """Forget the shipped records. Points before this moment stay restorable."""
+        log.warning(
+            "%s: shipping begins again at %d, and moments in between cannot be restored",
+            reason,
+            self._source.log.start,
+        )
+        self.history.restart()
+        self._is_restart, self._cuts, self._splits_ms = True, {}, {}
+        self._source.forget_files()
 
     # Steps ---------------------------------------------------------------------------------------------------------
 

@@ -318,10 +318,10 @@ def test_a_restored_store_continues_its_target(harness: BrokerHarness, ship: Shi
             assert found.bodies("T") == bodies
 
 
-def test_a_store_restored_to_a_time_before_an_expiry_continues_its_target(
+def test_shipping_begins_again_for_a_store_restored_to_a_time_before_an_expiry(
     small: Callable[[str], BrokerHarness], ship: Ship
 ) -> None:
-    """Its first point is not complete. The target then knows a later start of the log than the store has."""
+    """The target knows a later start of the log than the store has, and flags of later records."""
     with small("store") as harness:
         shipper = ship.shipper()
         for _ in range(100):
@@ -346,7 +346,7 @@ def test_a_store_restored_to_a_time_before_an_expiry_continues_its_target(
         assert not later.step().is_complete
         while not later.step().is_complete:
             pass
-        assert again.check_all().counts.records == 200
+        assert again.check_all().counts.records == 200 and len(windows(again.points())) == 2
         again.restore(name="last")
         with small("again/last") as found:
             assert found.bodies("T") == restored.bodies("T")
