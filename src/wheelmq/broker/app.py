@@ -240,7 +240,8 @@ class BrokerApp:
         """Listen on the HA port, if it is free. A broker whose replicas come later may start without it."""
         assert self._server is not None
         settings, node = self.settings.replication, self.settings.broker
-        self._replica_port = ReplicaPort(broker, self._server.rounds.schedule_tick)
+        rounds = self._server.rounds
+        self._replica_port = ReplicaPort(broker, rounds.schedule_round, rounds.schedule_tick)
         wanted = settings.ha_port or (node.listen_port + 1 if self._has_fixed_port else 0)
         try:
             broker.parts.replication.ha_port = await self._replica_port.listen(node.listen_host, wanted, self._tls)

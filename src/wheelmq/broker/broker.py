@@ -117,6 +117,8 @@ class Broker:
 
     def receive_of_replica(self, link: ReplicaLink, data: bytes) -> None:
         """Take bytes of a replica. The end of the next round sends the answers that waited for its report."""
+        self._ticks.begin()
+        self._received += len(data)
         self._replicas.receive(link, data)
         self.parts.acks.poll(self._clock.monotonic_ms())
 

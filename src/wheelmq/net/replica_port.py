@@ -80,7 +80,7 @@ class ReplicaConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        self._port.after_data()
+        self._port.after_pause()
 
     # The core's side -----------------------------------------------------------------------------------------------
 
@@ -99,11 +99,15 @@ class ReplicaConnection(asyncio.Protocol):
 
 
 class ReplicaPort:
-    """Listens for replicas. `after_data` schedules the end of a round, which continues to send."""
+    """Listens for replicas."""
 
-    def __init__(self, sink: ReplicaSink, after_data: Callable[[], None]) -> None:
+    def __init__(
+        self, sink: ReplicaSink, schedule_round: Callable[[], None], schedule_tick: Callable[[], None]
+    ) -> None:
+        """Create a closed port. Received bytes schedule a round, and a socket that takes bytes again a tick."""
         self.sink = sink
-        self.after_data = after_data
+        self.after_data = schedule_round
+        self.after_pause = schedule_tick
         self.connections: set[ReplicaConnection] = set()
         self._listener: OpenPort | None = None
 

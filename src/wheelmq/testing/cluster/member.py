@@ -136,7 +136,7 @@ class Member:
                 return
         self.is_open = True
         self._network.listen(self.address, self.host, self.loop, self._accept)
-        port = ReplicaPort(broker, self._schedule_tick)
+        port = ReplicaPort(broker, self._schedule_round, self._schedule_tick)
         self._network.listen(f"{self.host}:{HA_PORT}", self.host, self.loop, lambda: ReplicaConnection(port))
         parts.replication.ha_port = HA_PORT
         registration = Registrar(parts.settings, parts.topics, parts.replication, parts.clock, parts.sign)
@@ -148,7 +148,7 @@ class Member:
                 broker,
                 registration.masters,
                 registration.register_soon,
-                self._schedule_tick,
+                self._schedule_round,
                 self._schedule_tick,
                 self._end_life,
             ).start()
@@ -161,6 +161,9 @@ class Member:
         parts = self.parts
         stored = StoredRole(is_master=False, broker_id=later.free_id)
         self.next_life = lambda: store_role(parts.disk, parts.paths, stored)
+
+    def _schedule_round(self) -> None:
+        """Do nothing: `work` ends a round after each run of the loop."""
 
     def _schedule_tick(self) -> None:
         self._wants_tick = True
