@@ -79,7 +79,7 @@ $(FUZZ)/.installed: requirements/fuzz.txt $(INSTALLED)
 fuzz: install $(FUZZ)/.installed ## Fuzz by coverage what others' bytes reach: each target for SECONDS=60 (9 min).
 	PYTHONPATH=$(FUZZ) $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) --crashes fuzz-crashes $(ARGS)
 
-crash: install ## Kill every part 80 times under load, and a broker 600 times under sends (KILLS=n each, SEED=n; 40 min).
+crash: install ## Kill the parts 80 times under load, and a broker 600 times under sends (KILLS=n each, SEED=n; 40 min).
 	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),80) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush SYNC_FLUSH $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush ASYNC_FLUSH $(if $(SEED),--seed $(SEED))
