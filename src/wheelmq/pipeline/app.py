@@ -69,13 +69,16 @@ def default_master(brokers: int, *, may_grow: bool, groups: int = GROUPS) -> str
     """Return a local Spark master with room for all tasks of all brokers at once, or of all query groups.
 
     A task may wait for its broker. With less room, the tasks of a slow broker would block those of the others. In a
-    group a task waits for a few seconds at most, and a small turn is one task.
+    group a task waits for a few seconds at most, and a small turn is one task. If the brokers may grow, there is room
+    for BROKERS_EXPECTED brokers and for the groups.
     """
     if brokers == 1 and not may_grow:
         return "local[2,4]"
     if brokers > groups:
         return f"local[{max(os.cpu_count() or 1, groups + SPARE_TASKS)},4]"
-    return f"local[{TASKS_MAX * max(brokers, BROKERS_EXPECTED if may_grow else 0)},4]"
+    if may_grow:
+        return f"local[{max(TASKS_MAX * max(brokers, BROKERS_EXPECTED), groups + SPARE_TASKS)},4]"
+    return f"local[{TASKS_MAX * brokers},4]"
 
 
 def _jvm_pid() -> int | None:
