@@ -34,15 +34,18 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 
 
 def test_there_is_a_unit_for_each_part() -> None:
-    assert [words_of(unit)[0] for unit in units()] == ["broker", "nameserver", "pipeline"]
+    assert [words_of(unit)[0] for unit in units()] == ["broker", "nameserver", "pipeline", "ship"]
 
 
 @pytest.mark.parametrize("unit", units(), ids=lambda unit: unit.stem)
 def test_a_command_and_its_settings_exist(unit: Path) -> None:
     command, options = parsed(words_of(unit))
-    if command == "pipeline":
+    if command in ("pipeline", "ship"):
         [home] = [parsed(words_of(other))[1]["home"] for other in units() if other.stem == "wheelmq-broker"]
-        assert options["credentials"] == home / "store" / "config" / "pipelineKey.json"
+        if command == "ship":
+            assert options["home"] == home
+        else:
+            assert options["credentials"] == home / "store" / "config" / "pipelineKey.json"
         return
     assert options["file"] == Path("/etc/wheelmq/wheelmq.toml")
     settings = settings_in(command, options, CONFIG)
@@ -52,8 +55,17 @@ def test_a_command_and_its_settings_exist(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", units(), ids=lambda unit: unit.stem)
 def test_a_unit_waits_for_the_report_of_its_part(unit: Path) -> None:
-    assert unit_values(unit, "Type") == ["notify"]
+    """`wheelmq ship` does not report."""
+    assert unit_values(unit, "Type") == ["exec" if unit.stem == "wheelmq-ship" else "notify"]
     assert unit_values(unit, "RestartPreventExitStatus") == [str(CANNOT_START)]
+
+
+def test_the_shipper_may_write_to_its_target() -> None:
+    [unit] = [unit for unit in units() if unit.stem == "wheelmq-ship"]
+    _, options = parsed(words_of(unit))
+    [mount] = unit_values(unit, "RequiresMountsFor")
+    assert unit_values(unit, "ReadWritePaths") == [mount]
+    assert Path(mount) in Path(options["target"]).parents
 
 
 @pytest.mark.parametrize("unit", units(), ids=lambda unit: unit.stem)
