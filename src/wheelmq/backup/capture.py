@@ -84,6 +84,8 @@ class Capturer:
         """Add all changes. Returns whether the end of each stream was reached."""
         source, history = self._source, self._history
         source.log.refresh()
+        if history.log and history.end(COMMIT_LOG).position < source.log.start:
+            return False  # the broker deleted records that were not shipped, and the next step begins again
         source.list_blocks()
         present = {stream_of(name, block.facts) for name, block in source.blocks.items()}
         files = source.changed_files(tables=False)
@@ -143,8 +145,8 @@ class Capturer:
         try:
             is_read = self._take(made, stream, self._source.block_pieces(name, position, last_ms))
             settled = self._settled_in(block, [piece.rows for _, piece in made.pieces[before:] if len(piece.rows)])
-        except FileNotFoundError:  # the broker is deleting it
-            is_read = True
+        except FileNotFoundError:  # the broker is deleting it: only the next capture has all that settles its messages
+            is_read = False
             self._source.forget_block(name)
         if any((piece.rows[:, col.QUEUE_ID] != facts.number).any() for _, piece in made.pieces[before:]):
             del made.pieces[before:]  # the folder belongs to another block by now

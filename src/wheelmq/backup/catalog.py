@@ -110,17 +110,37 @@ def _listed(target: Target) -> list[tuple[int, int, str]]:
 
 
 def _cover(listed: Iterable[tuple[int, int, str]]) -> list[tuple[str, int, int]]:
-    """Return objects that together hold each capture once. Raises TargetDamaged."""
+    """Return objects that together hold each capture once. Raises TargetDamaged.
+
+    The write of an object may have been reported as failed, and others followed without it. So the largest object
+    counts only if the others have all captures after it.
+    """
+    ranked = sorted(listed, key=lambda one: (one[0], -one[1], not one[2].endswith(BASE)))
+    end = max((last for _, last, _ in ranked), default=0)
+    firsts, useful = {end + 1}, []
+    for first, last, name in reversed(ranked):
+        if last + 1 in firsts:
+            firsts.add(first)
+            useful.append((first, last, name))
     chosen: list[tuple[str, int, int]] = []
     following = 1
-    for first, last, name in sorted(listed, key=lambda one: (one[0], -one[1], not one[2].endswith(BASE))):
-        if last < following:
-            continue
-        if first != following:
-            raise TargetDamaged(f"capture {following} is missing: the next object is {name}")
-        chosen.append((name, first, last))
-        following = last + 1
+    for first, last, name in reversed(useful):
+        if first == following:
+            chosen.append((name, first, last))
+            following = last + 1
+    if following != end + 1:
+        raise _missing(ranked)
     return chosen
+
+
+def _missing(ranked: Iterable[tuple[int, int, str]]) -> TargetDamaged:
+    """Return the error that names the first missing capture."""
+    following = 1
+    for first, last, name in ranked:
+        if first > following:
+            return TargetDamaged(f"capture {following} is missing: the next object is {name}")
+        following = max(following, last + 1)
+    return TargetDamaged(f"objects of captures before {following} overlap, and none continues the others")
 
 
 def _read(target: Target, name: str, first: int, last: int) -> PointObject:

@@ -141,7 +141,7 @@ def _runs(points: Iterable[Point]) -> Iterator[list[Point]]:
 def _merge(run: list[Point], objects: ChunkObjects, contents: Contents, joins: JoinRules) -> Point:
     """Return one point for a run, with its chunks in `objects`."""
     chunks = []
-    for group in _groups((chunk for point in run for chunk in point.chunks), joins):
+    for group in _groups((chunk for point in run for chunk in point.chunks), joins, run[0].cuts):
         raw = b"".join(unpack(contents(chunk.object), chunk) for chunk in group)
         chunks.append(objects.add(_join(group), pack(raw)))
     files: dict[str, StateFile] = {file.name: file for point in run for file in point.files}
@@ -163,15 +163,19 @@ def _merge(run: list[Point], objects: ChunkObjects, contents: Contents, joins: J
     )
 
 
-def _groups(chunks: Iterable[Chunk], joins: JoinRules) -> Iterator[list[Chunk]]:
-    """Yield chunks of one stream that become one chunk."""
+def _groups(chunks: Iterable[Chunk], joins: JoinRules, cuts: dict[str, int]) -> Iterator[list[Chunk]]:
+    """Yield chunks of one stream that become one chunk.
+
+    After a cut, the first chunks may have records from before it. A restore to a time in between separates chunks by
+    their times, so chunks of a stream in `cuts` stay as they are.
+    """
     by_stream: dict[str, list[Chunk]] = {}
     for chunk in chunks:
         by_stream.setdefault(chunk.stream, []).append(chunk)
     for mine in by_stream.values():
         group: list[Chunk] = []
         for chunk in mine:
-            if group and not joins.allow(group, chunk):
+            if group and (chunk.stream in cuts or not joins.allow(group, chunk)):
                 yield group
                 group = []
             group.append(chunk)

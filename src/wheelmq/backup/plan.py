@@ -144,7 +144,8 @@ def _parts(points: Sequence[Point]) -> list[_Part]:
         complete = [i for i, point in enumerate(run) if point.is_complete]
         if complete:
             has_gap = number < len(runs)
-            first_ms, last_ms = run[complete[0]].made_ms, run[complete[-1]].made_ms
+            times_ms = [run[i].made_ms for i in complete]  # a clock that is set back changes their order
+            first_ms, last_ms = min(times_ms), max(times_ms)
             window = Window(first_ms, max(first_ms, last_ms - 1) if has_gap else last_ms)
             parts.append(_Part(run[: complete[-1] + 1] if has_gap else run, window, has_gap))
     return parts
@@ -168,6 +169,8 @@ def _enter(history: History, point: Point) -> None:
         history.cut(stream, position)
     history.add_blocks(point)
     for chunk in point.chunks:
+        if chunk.start < history.end(chunk.stream).position:  # a block that was gone in between
+            history.cut(chunk.stream, chunk.start)
         history.add(chunk)
     history.take_floor(point.floor)
     history.take_files(file for file in point.files if file.name in TABLES)

@@ -164,6 +164,9 @@ class Shipper:
             # the flags of the target may be of records after `position`
             self._begin_again(f"the store was restored to a time at which its log ended at {position}")
             return
+        if source.log.start < history.log_start:
+            self._begin_again(f"the store has records before {history.log_start}, which the target may not have")
+            return
         cuts = cut_blocks(source, history)
         if position is not None and position >= 0:
             cuts[COMMIT_LOG] = position
@@ -213,12 +216,15 @@ class Shipper:
         is_behind = bool(self.history.log) and self.history.end(COMMIT_LOG).position < reader.start
         if is_behind or has_lost_tails(self._source, self._tails):
             self.housekeeping.wait()
+            if self.housekeeping.problem is not None:  # the failed job may have stored its objects
+                self.open(self.identity.history)
+                return
             self._source.list_blocks()
             self._compare(is_known=True)
             self._tails = shipped_tails(self._source, self.history)
 
     def _is_idle(self, attempt: _Attempt) -> bool:
-        return attempt.capture.is_empty and not self._cuts and not self._is_restart
+        return attempt.capture.is_empty and not attempt.point.cuts and not self._is_restart
 
     def _prepare(self, capture: Capture) -> _Attempt:
         """Compress a capture, and make its point."""
@@ -230,6 +236,9 @@ class Shipper:
             file = StateFile(name=version.name, is_gone=version.content is None)
             files.append((file, None if version.content is None else pack(version.content)))
         number = self.history.last + 1
+        # a restore to a time before the loss leaves out a cut with all that follows it
+        streams = {stream for stream, _ in capture.pieces}
+        cuts = {stream: at for stream, at in self._cuts.items() if capture.is_complete or stream in streams}
         point = Point(
             first=number,
             last=number,
@@ -238,7 +247,7 @@ class Shipper:
             is_complete=capture.is_complete,
             is_restart=self._is_restart,
             log_start=capture.log_start,
-            cuts=self._cuts,
+            cuts=cuts,
             blocks=capture.blocks,
             gone=capture.gone,
             sizes=capture.sizes,
@@ -263,7 +272,9 @@ class Shipper:
         self.history.apply(point)
         self.history.trim()
         self.objects.append(made)
-        self._cuts, self._splits_ms, self._is_restart = {}, {}, False
+        self._cuts = {stream: at for stream, at in self._cuts.items() if stream not in point.cuts}
+        self._splits_ms = {stream: ms for stream, ms in self._splits_ms.items() if stream in self._cuts}
+        self._is_restart = False
         tails = self._tails | captured_tails(attempt.capture)
         self._tails = {stream: tails[stream] for stream in (COMMIT_LOG, *self.history.blocks) if stream in tails}
 
