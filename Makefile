@@ -79,10 +79,11 @@ $(FUZZ)/.installed: requirements/fuzz.txt $(INSTALLED)
 fuzz: install $(FUZZ)/.installed ## Fuzz by coverage what others' bytes reach: each target for SECONDS=60 (9 min).
 	PYTHONPATH=$(FUZZ) $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) --crashes fuzz-crashes $(ARGS)
 
-crash: install ## Kill the parts 80 times under load, and a broker 600 times under sends (KILLS=n each, SEED=n; 40 min).
+crash: install ## Kill the parts 80 times under load, a broker 600 times under sends, and a copying query and its brokers 200 times each (KILLS=n each, SEED=n; 80 min).
 	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),80) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush SYNC_FLUSH $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush ASYNC_FLUSH $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.crash.connector --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 
 # The store of a run grows, and each broker that comes back reads it. So five runs of 100 are faster than one of 500.
 failover: install ## Lose a master, its disk or its network 1,000 times, and promote the slave (RUNS=n LOSSES=n for each mode; 75 min).
