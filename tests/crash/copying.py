@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import Callable
@@ -26,8 +27,10 @@ STOP_DEADLINE_S: Final = 60.0
 LEAVE_DEADLINE_S: Final = 20.0
 LOOK_S: Final = 0.005
 SINK_RUNNER: Final = "pyspark.sql.worker.python_streaming_sink_runner"
-COMMIT_S_MAX: Final = 1.5
-"""The longest wait from the start of a process that commits to its kill. If it has ended, the wait is halved."""
+FOUND_S: Final = 30.0
+"""Time for a process to begin its work."""
+WORK_S_MAX: Final = 0.3
+"""The longest wait from the start of the work of a task or a commit to the kill. If it is over, the wait is halved."""
 BACKLOG_MAX: Final = 300
 """Messages that the sender may be ahead of the query."""
 BODY_BYTES_MAX: Final = 600
@@ -114,18 +117,34 @@ class CopierProcess:
     async def kill(self, victim: Victim, chance: random.Random) -> int | None:
         """Kill a process. Returns its id, or None if there was none.
 
-        A process that commits exists only for a moment, so this waits for the next one.
+        Spark reuses the processes of tasks and commits. So this waits until one of them is connected to a server, and
+        kills it during its work.
         """
+        match victim:
+            case Victim.DRIVER:
+                return self._kill_driver()
+            case Victim.SOURCE:
+                found = self._of(victim)
+                return found[0] if found and _kill(found[0]) else None
+        pause_s = chance.uniform(0, WORK_S_MAX)
+        stop = time.monotonic() + FOUND_S
+        while time.monotonic() < stop:
+            working = [pid for pid in self._of(victim) if _is_connected(pid)]
+            if working:
+                pid = chance.choice(working)
+                await asyncio.sleep(pause_s)
+                if _is_connected(pid) and _kill(pid):
+                    return pid
+                pause_s /= 2  # its work took less time
+            await asyncio.sleep(LOOK_S)
+        return None
+
+    def _of(self, victim: Victim) -> list[int]:
+        """Return the ids of the processes of a kind, without the daemons that fork them."""
         if victim is Victim.COMMIT:
-            return await self._kill_commit(chance)
-        if victim is Victim.DRIVER:
-            return self._kill_driver()
+            return [one.pid for one in self.processes() if _is_of_sink(one) and not _is_daemon(one)]
         role = Role.TASK if victim is Victim.TASK else Role.SOURCE
-        found = [one for one in self.processes() if role_of(one) is role]
-        if not found:
-            return None
-        pid: int = chance.choice(found).pid
-        return pid if _kill(pid) else None
+        return [one.pid for one in self.processes() if role_of(one) is role]
 
     def _kill_driver(self) -> int | None:
         process = self._process
@@ -138,22 +157,6 @@ class CopierProcess:
         for pid in (*jvms, process.pid):
             _kill(pid)
         return process.pid
-
-    async def _kill_commit(self, chance: random.Random) -> int | None:
-        daemon = next((one for one in self.processes() if _is_of_sink(one) and _is_daemon(one)), None)
-        if daemon is None:
-            return None
-        before, pause_s = set(_children(daemon.pid)), chance.uniform(0, COMMIT_S_MAX)
-        while not is_gone(daemon.pid):
-            started = [pid for pid in _children(daemon.pid) if pid not in before]
-            if not started:
-                await asyncio.sleep(LOOK_S)
-                continue
-            await asyncio.sleep(pause_s)
-            if _kill(started[0]):
-                return started[0]
-            before, pause_s = before | set(started), pause_s / 2  # the commit was faster
-        return None
 
     def processes(self) -> list[psutil.Process]:
         """Return the driver and the processes below it."""
@@ -184,13 +187,14 @@ def _is_of_sink(process: psutil.Process) -> bool:
         return False
 
 
-def _children(pid: int) -> list[int]:
-    """Return the running children of a process without threads."""
-    try:
-        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [int(child) for child in found]
+def _is_connected(pid: int) -> bool:
+    """Return whether a Python worker has a socket besides that to the JVM. Source and sink connect for each batch."""
+    sockets = set()
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                sockets.add(os.readlink(file))
+    return sum(name.startswith("socket:") for name in sockets) > 1
 
 
 def _kill(pid: int) -> bool:
