@@ -44,6 +44,8 @@ SOURCE: Final = "Messages"
 SINK: Final = "Copies"
 QUEUES: Final = 2
 """Queues of each topic at each broker."""
+BACKLOG_MAX: Final = 300
+"""Messages that the sender may be ahead of the query."""
 LOOK_S: Final = 0.02
 PAUSE_S_MAX: Final = 1.0
 """The longest time from the awaited batch to a kill. A batch takes about as long."""
@@ -88,14 +90,17 @@ class CopyKill:
         return 1 if self.point is None else 2
 
 
-def make_kills(count: int, side: str, seed: int, brokers: int) -> list[CopyKill]:
-    """Return `count` kills of each side in a random order."""
+def make_kills(count: int, side: str, seed: int, brokers: int, *, has_batches: bool = True) -> list[CopyKill]:
+    """Return `count` kills of each side in a random order.
+
+    Without `has_batches`, brokers get no batches of the sink. Then their failpoints never fire, and a commit is idle.
+    """
     chance = random.Random(seed)
     found: list[CopyKill] = []
     if side != "spark":
         while (left := count - sum(kill.times for kill in found)) > 0:
             point = None
-            if left > 1 and chance.random() < POINT_SHARE:
+            if has_batches and left > 1 and chance.random() < POINT_SHARE:
                 name = chance.choice(sorted(BATCH_POINTS))
                 point = (name, chance.randint(*BATCH_POINTS[name]))
             found.append(
@@ -108,7 +113,8 @@ def make_kills(count: int, side: str, seed: int, brokers: int) -> list[CopyKill]
                 )
             )
     if side != "broker":
-        names, shares = list(SPARK_SHARES), list(SPARK_SHARES.values())
+        names = [name for name in SPARK_SHARES if has_batches or name is not Victim.COMMIT]
+        shares = [SPARK_SHARES[name] for name in names]
         chosen = chance.choices(names, shares, k=count)
         found += [CopyKill(name.value, pause_s=chance.uniform(0, PAUSE_S_MAX)) for name in chosen]
     chance.shuffle(found)
@@ -155,11 +161,12 @@ class CopyRun:
         tell: Callable[[str], None],
         *,
         brokers: int = 2,
+        backlog_max: int = BACKLOG_MAX,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self._home, self._kills, self.outcome, self._tell = home, kills, outcome, tell
         self._random = random.Random(outcome.seed)
-        self._brokers = brokers
+        self._brokers, self._backlog_max = brokers, backlog_max
         self._failpoint_log = home / "failpoints.log"
         self._names = NameServerApp(NameServerSettings(kv_config_path=home / "kvConfig.json", listen_port=0))
         self.brokers: list[BrokerProcess] = []
@@ -175,7 +182,7 @@ class CopyRun:
         namesrv = f"127.0.0.1:{self._names.port}"
         self._admin = Admin(namesrv)
         self._copier = CopierProcess(self._home, namesrv, SOURCE, SINK, outcome.guarantee)
-        self._feeder = Feeder(namesrv, SOURCE, outcome.seed, lambda: self._progress().rows)
+        self._feeder = Feeder(namesrv, SOURCE, outcome.seed, lambda: self._progress().rows, self._backlog_max)
         try:
             await self._start(namesrv)
             for kill in self._kills:
@@ -414,7 +421,8 @@ def main() -> int:
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     home = options.home or Path(tempfile.mkdtemp(prefix="wheelmq-connector-"))
-    kills = make_kills(options.kills, options.side, seed, options.brokers)
+    has_batches = options.guarantee == "exactly-once"
+    kills = make_kills(options.kills, options.side, seed, options.brokers, has_batches=has_batches)
     print(f"seed {seed}: {options.kills} kills, side {options.side}, in {home}", flush=True)
     make_startup_cache()  # without it, each start of the JVM takes much longer
     outcome = CopyOutcome(seed, options.side, options.flush, options.guarantee)

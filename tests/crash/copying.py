@@ -31,8 +31,6 @@ FOUND_S: Final = 30.0
 """Time for a process to begin its work."""
 WORK_S_MAX: Final = 0.3
 """The longest wait from the start of the work of a task or a commit to the kill. If it is over, the wait is halved."""
-BACKLOG_MAX: Final = 300
-"""Messages that the sender may be ahead of the query."""
 BODY_BYTES_MAX: Final = 600
 
 
@@ -262,13 +260,14 @@ def _numbers(folder: Path) -> list[int]:
 
 
 class Feeder:
-    """Sends numbered messages, each until it is acknowledged, and stays at most BACKLOG_MAX ahead of the query.
+    """Sends numbered messages, each until it is acknowledged, and stays at most `backlog_max` ahead of the query.
 
     A repeated send may store a message twice. The topic then has two messages, and each has a copy of its own.
     """
 
-    def __init__(self, namesrv: str, topic: str, seed: int, copied_rows: Callable[[], int]) -> None:
-        self._namesrv, self._topic, self._copied_rows = namesrv, topic, copied_rows
+    def __init__(self, namesrv: str, topic: str, seed: int, copied_rows: Callable[[], int], backlog_max: int) -> None:
+        self._namesrv, self._topic = namesrv, topic
+        self._copied_rows, self._backlog_max = copied_rows, backlog_max
         self._random = random.Random(seed)
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -293,7 +292,7 @@ class Feeder:
     async def _run(self) -> None:
         async with Producer(self._namesrv, ProducerSettings(timeout_ms=2000, keep_alive_ms=1000)) as producer:
             while not self._is_stopping:
-                if self.sent - self._copied_rows() >= BACKLOG_MAX:
+                if self.sent - self._copied_rows() >= self._backlog_max:
                     await asyncio.sleep(LOOK_S)
                     continue
                 filling = self._random.randbytes(self._random.randrange(BODY_BYTES_MAX))
