@@ -31,6 +31,8 @@ FOUND_S: Final = 30.0
 """Time for a process to begin its work."""
 WORK_S_MAX: Final = 0.3
 """The longest wait from the start of the work of a task or a commit to the kill. If it is over, the wait is halved."""
+REPEAT_S: Final = 0.1
+"""Wait before a send is repeated."""
 BODY_BYTES_MAX: Final = 600
 
 
@@ -306,4 +308,4 @@ class Feeder:
                 return
             except (CallError, Refused, TopicUnknown):
                 self.repeats += 1
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(REPEAT_S)
