@@ -24,9 +24,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from tests.crash.copies import CopyVerdict, Unreadable, judge_copies, of_sink, of_source, read_topic
 from tests.crash.copying import LEAVE_DEADLINE_S, CopierProcess, CopyProgress, Feeder, Victim, read_progress
@@ -403,6 +405,11 @@ def report(outcome: CopyOutcome) -> list[str]:
     return lines
 
 
+def write_figures(outcome: CopyOutcome, path: Path) -> None:
+    """Write all figures of a run as JSON. Raises OSError."""
+    path.write_text(json.dumps(msgspec.to_builtins(outcome), indent=2) + "\n")
+
+
 def _counts(kills: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(kills.items()))
 
@@ -430,7 +437,7 @@ def main() -> int:
     asyncio.run(run.execute(options.seconds_max))
     print("\n".join(report(outcome)))
     if options.json is not None:
-        options.json.write_text(json.dumps(asdict(outcome), indent=2) + "\n")
+        write_figures(outcome, options.json)
     is_right = not outcome.violations and outcome.verdict is not None
     if is_right and options.home is None:
         shutil.rmtree(home, ignore_errors=True)

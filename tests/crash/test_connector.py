@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.connector import SPARK_SHARES, CopyKill, CopyOutcome, CopyRun, make_kills, report
+from tests.crash.connector import SPARK_SHARES, CopyKill, CopyOutcome, CopyRun, make_kills, report, write_figures
 from tests.crash.copies import DAMAGED, NO_PLACE, CopyVerdict, Stored, judge_copies
 from tests.crash.copying import Victim, read_progress
 
@@ -33,6 +33,13 @@ def test_kills_of_a_broker_and_of_spark_lose_and_repeat_no_messages(tmp_path: Pa
     assert outcome.kills == Counter(kill.what for kill in KILLS) and outcome.early.total() == 0
     assert outcome.verdict is not None and outcome.verdict.copies == outcome.verdict.messages > 100
     assert outcome.batches > len(KILLS) and outcome.events["started"] > 1
+
+
+def test_the_figures_of_a_run_are_written_as_json(tmp_path: Path) -> None:
+    outcome = CopyOutcome(1, "both", "ASYNC_FLUSH", "exactly-once", kills=Counter(broker=2), verdict=judged(ALL))
+    write_figures(outcome, tmp_path / "figures.json")
+    found = json.loads((tmp_path / "figures.json").read_text())
+    assert found["kills"] == {"broker": 2} and found["verdict"]["copies"] == 4
 
 
 class TestKills:
