@@ -34,7 +34,7 @@ LONG = (
     "compat/test_handover.py",
     "compat/test_java_client.py",
     "crash/test_sends.py",
-    "crash/test_connector.py",
+    "crash/test_copies.py",
     "spark",
     "crash/test_skew.py",
     "crash/test_brokers.py",
