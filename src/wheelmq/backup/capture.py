@@ -84,7 +84,7 @@ class Capturer:
         """Add all changes. Returns whether the end of each stream was reached."""
         source, history = self._source, self._history
         source.log.refresh()
-        if history.log and history.end(COMMIT_LOG).position < source.log.start:
+        if history.lacks_before(source.log.start):
             return False  # the broker deleted records that were not shipped, and the next step begins again
         source.list_blocks()
         present = {stream_of(name, block.facts) for name, block in source.blocks.items()}

@@ -128,6 +128,10 @@ class History:
         last_ms = next((chunk.last_ms for chunk in reversed(chunks) if chunk.records), 0)
         return StreamEnd(chunks[-1].end if chunks else 0, last_ms)
 
+    def lacks_before(self, log_start: int) -> bool:
+        """Return whether the shipped log ends before `log_start`: records in between are deleted, and not shipped."""
+        return bool(self.log) and self.log[-1].end < log_start
+
     def floor_at(self, position: int) -> Floor:
         """Return the facts of all records before `position`, where a log file begins."""
         known = self.floor or Floor(0)
@@ -153,7 +157,7 @@ class History:
         Some points may have chunks that a later one of them cuts off. Such a chunk replaces nothing.
         """
         left = History.of(merged)
-        for chunk in (*left.log, *(chunk for mine in left.blocks.values() for chunk in mine)):
+        for chunk in left.all_chunks():
             chunks = self.chunks(chunk.stream) if chunk.stream == COMMIT_LOG or chunk.stream in self.facts else []
             first = bisect_left(chunks, chunk.start, key=lambda one: one.start)
             stop = bisect_left(chunks, chunk.end, key=lambda one: one.start)
@@ -161,12 +165,13 @@ class History:
             if old and all(one.object in names and one.end <= chunk.end for one in old):
                 chunks[first:stop] = [chunk]
 
+    def all_chunks(self) -> list[Chunk]:
+        """Return the chunks of the log, and those of the blocks."""
+        return [*self.log, *(chunk for chunks in self.blocks.values() for chunk in chunks)]
+
     def live_chunks(self) -> list[Chunk]:
         """Return all chunks that a restore of this state needs."""
-        return [
-            *(chunk for chunk in self.log if chunk.start >= self.log_start),
-            *(chunk for chunks in self.blocks.values() for chunk in chunks),
-        ]
+        return [one for one in self.all_chunks() if one.stream != COMMIT_LOG or one.start >= self.log_start]
 
 
 def raise_ends(ends: QueueEnds, more: QueueEnds) -> None:

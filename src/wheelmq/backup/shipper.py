@@ -160,11 +160,8 @@ class Shipper:
         if (position == -1 and end != source.log.start) or end < source.log.start:
             self._begin_again(f"the broker has deleted or replaced all records up to {end} that were shipped")
             return
-        if position is not None and 0 <= position < history.log_start:
-            # the flags of the target may be of records after `position`
-            self._begin_again(f"the store was restored to a time at which its log ended at {position}")
-            return
         if source.log.start < history.log_start:
+            # a restored store, or another replica: flags of the target may be of records that the store does not have
             self._begin_again(f"the store has records before {history.log_start}, which the target may not have")
             return
         cuts = cut_blocks(source, history)
@@ -213,8 +210,7 @@ class Shipper:
         """Compare the store again if it lost shipped records, or deleted records that were not shipped."""
         reader = self._source.log
         reader.refresh()
-        is_behind = bool(self.history.log) and self.history.end(COMMIT_LOG).position < reader.start
-        if is_behind or has_lost_tails(self._source, self._tails):
+        if self.history.lacks_before(reader.start) or has_lost_tails(self._source, self._tails):
             self.housekeeping.wait()
             if self.housekeeping.problem is not None:  # the failed job may have stored its objects
                 self.open(self.identity.history)
