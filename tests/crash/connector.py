@@ -34,6 +34,7 @@ from tests.crash.copies import CopyVerdict, Unreadable, judge_copies, of_sink, o
 from tests.crash.copying import LEAVE_DEADLINE_S, CopierProcess, CopyProgress, Feeder, Victim, read_progress
 from tests.crash.figures import spread
 from tests.crash.parts import BrokerProcess, Role, check_role, fired
+from tests.crash.requests import until
 from tests.crash.sends import SETTINGS
 from wheelmq.cli.ports import free_port
 from wheelmq.client import Admin, QueueName, Span, TopicUnknown
@@ -263,7 +264,7 @@ class CopyRun:
             await self._recover(begun)
             return
         await self._recover(begun, broker)
-        if not await self._until(lambda: not broker.is_alive, COMMITTED_DEADLINE_S):
+        if not await until(lambda: not broker.is_alive, COMMITTED_DEADLINE_S, LOOK_S):
             raise Violated(f"failpoint {kill.point} does not fire within {COMMITTED_DEADLINE_S} s; see {self._home}")
         await self._check_fired(broker, kill.point[0])
         is_early = self._progress().committed <= begun
@@ -315,7 +316,7 @@ class CopyRun:
         def is_over() -> bool:
             return self._progress().committed > committed or (armed is not None and not armed.is_alive)
 
-        if not await self._until(is_over, deadline_s):
+        if not await until(is_over, deadline_s, LOOK_S):
             state = [broker.state for broker in self.brokers]
             raise Violated(f"no batch after {committed} within {deadline_s} s, brokers {state}; see {self._home}")
 
@@ -333,15 +334,6 @@ class CopyRun:
                 raise Violated("a broker does not register")
             await asyncio.sleep(LOOK_S)
 
-    @staticmethod
-    async def _until(condition: Callable[[], bool], deadline_s: float) -> bool:
-        stop = time.monotonic() + deadline_s
-        while not condition():
-            if time.monotonic() > stop:
-                return False
-            await asyncio.sleep(LOOK_S)
-        return True
-
     # The end -------------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
@@ -349,7 +341,7 @@ class CopyRun:
         await self._feeder.stop()
         await self._until_registered()
         ends = {f"{one.broker_name}/{one.queue_id}": span.end for one, span in (await self._spans()).items()}
-        if not await self._until(lambda: self._progress().offsets == ends, DRAIN_DEADLINE_S):
+        if not await until(lambda: self._progress().offsets == ends, DRAIN_DEADLINE_S, LOOK_S):
             raise Violated(f"the query is at {self._progress()}, and the queues end at {ends}; see {self._home}")
 
     async def _spans(self) -> dict[QueueName, Span]:
@@ -364,7 +356,7 @@ class CopyRun:
         code = await copier.stop()
         if code or copier.unexpected_ends:
             self._object(f"drivers ended with codes {[*copier.unexpected_ends, code]}; see {self._home}")
-        if not await self._until(lambda: not copier.left_over(), LEAVE_DEADLINE_S):
+        if not await until(lambda: not copier.left_over(), LEAVE_DEADLINE_S, LOOK_S):
             self._object(f"processes of Spark are left over: {copier.left_over()}")
 
     async def _judge(self) -> None:

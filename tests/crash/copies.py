@@ -9,18 +9,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tests.crash.copier import PLACE
+from tests.crash.requests import ANSWER_S, pull_command
 from wheelmq.client import Admin
 from wheelmq.client.message import read_records
 from wheelmq.formats.disk.message import Record
-from wheelmq.formats.wire import headers
-from wheelmq.formats.wire.codes import RequestCode, ResponseCode
-from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import PULL_SUBSCRIPTION
+from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.net.errors import Refused
 from wheelmq.net.rpc_client import RpcClient
 
-ANSWER_S: Final = 30.0
-PULLED_MAX: Final = 32
 EXAMPLES: Final = 5
 NO_PLACE: Final = "no property " + PLACE
 DAMAGED: Final = -1
@@ -133,19 +129,7 @@ async def _read_queue(caller: RpcClient, topic: str, queue: int) -> list[Record]
     """Return all records of a queue, by queue offset. Raises CallError, Refused, Unreadable."""
     found: list[Record] = []
     while True:
-        ext = headers.texts(
-            consumerGroup="copies",
-            topic=topic,
-            queueId=queue,
-            queueOffset=len(found),
-            maxMsgNums=PULLED_MAX,
-            sysFlag=PULL_SUBSCRIPTION,
-            commitOffset=0,
-            suspendTimeoutMillis=0,
-            subscription="*",
-            subVersion=0,
-        )
-        answer = await caller.call(Command(code=RequestCode.PULL_MESSAGE, ext=ext), ANSWER_S)
+        answer = await caller.call(pull_command("copies", topic, queue, len(found)), ANSWER_S)
         if answer.code == ResponseCode.PULL_NOT_FOUND:
             return found
         if answer.code != ResponseCode.SUCCESS:

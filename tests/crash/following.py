@@ -14,17 +14,15 @@ import numpy as np
 
 from tests.crash.notes import QUEUES, TOPICS, Fate, Kind, Notes, body
 from tests.crash.records import Column
+from tests.crash.requests import ANSWER_S, pull_command
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record, decode_record
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import PULL_SUBSCRIPTION
 from wheelmq.net.errors import Refused
 from wheelmq.net.rpc_client import RpcClient
 
-ANSWER_S: Final = 30.0
-PULLED_MAX: Final = 32
 VIEWS: Final = 64
 """Parallel requests for single records."""
 EXAMPLES: Final = 5
@@ -89,19 +87,8 @@ class Follower:
 
     async def _pull(self, topic: int, queue: int, queue_offset: int) -> tuple[list[Record], int]:
         """Return records of a queue from `queue_offset` on (none at its end), and the end of the queue."""
-        ext = headers.texts(
-            consumerGroup="crash",
-            topic=TOPICS[topic],
-            queueId=queue,
-            queueOffset=queue_offset,
-            maxMsgNums=PULLED_MAX,
-            sysFlag=PULL_SUBSCRIPTION,
-            commitOffset=0,
-            suspendTimeoutMillis=0,
-            subscription="*",
-            subVersion=0,
-        )
-        answer = await self._caller.call(Command(code=RequestCode.PULL_MESSAGE, ext=ext), ANSWER_S)
+        command = pull_command("crash", TOPICS[topic], queue, queue_offset)
+        answer = await self._caller.call(command, ANSWER_S)
         if answer.code == ResponseCode.PULL_NOT_FOUND or (
             answer.code == ResponseCode.TOPIC_NOT_EXIST and queue_offset == 0
         ):

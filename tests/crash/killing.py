@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from tests.crash.parts import BrokerProcess, Event, Pipeline, Role, check_role, fired, is_gone
+from tests.crash.requests import until
 from tests.crash.schedule import PIPELINE_AWAY, PIPELINE_POINTS, Chain, Kill
 
 LOOK_S: Final = 0.05
@@ -105,12 +106,7 @@ class Watch:
 
     async def until(self, condition: Callable[[], bool], deadline_s: float) -> bool:
         """Wait until `condition`, which is checked at each sample. Returns False at the deadline."""
-        stop = time.monotonic() + deadline_s
-        while not condition():
-            if time.monotonic() > stop:
-                return False
-            await asyncio.sleep(LOOK_S)
-        return True
+        return await until(condition, deadline_s, LOOK_S)
 
 
 class Killer:

@@ -29,6 +29,7 @@ from tests.crash.following import Follower
 from tests.crash.load import Load, Mix
 from tests.crash.notes import Kind
 from tests.crash.parts import BrokerProcess, Role, check_role, fired
+from tests.crash.requests import until
 from tests.crash.run import NOTHING_EXPIRES
 from tests.crash.verdict import judge
 from wheelmq.cli.ports import free_port
@@ -268,7 +269,7 @@ class Run:
         try:
             await self.follower.follow()
         except CallError:
-            if await self._until(self._is_dead, READY_DEADLINE_S):
+            if await until(self._is_dead, READY_DEADLINE_S, LOOK_S):
                 return False
             raise
         self.follower.find_lost(self._looked_for, self._asked)
@@ -283,7 +284,7 @@ class Run:
 
         Raises Violated.
         """
-        if not await self._until(lambda: self._between() >= count or self._is_dead(), ACKNOWLEDGED_DEADLINE_S):
+        if not await until(lambda: self._between() >= count or self._is_dead(), ACKNOWLEDGED_DEADLINE_S, LOOK_S):
             raise Violated(f"{self._between()} are acknowledged, and {count} do not come")
 
     async def _end(self, moment: Moment) -> str:
@@ -310,15 +311,6 @@ class Run:
 
     def _is_dead(self) -> bool:
         return not self.broker.is_alive
-
-    @staticmethod
-    async def _until(condition: Callable[[], bool], deadline_s: float) -> bool:
-        stop = time.monotonic() + deadline_s
-        while not condition():
-            if time.monotonic() > stop:
-                return False
-            await asyncio.sleep(LOOK_S)
-        return True
 
     # The end ---------------------------------------------------------------------------------------------------------
 
