@@ -33,6 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "groups": ("bench.groups",),
     "ticks": ("bench.ticks",),
     "idle": ("bench.idle",),
+    "footprint": ("bench.footprint",),
     "startup": ("bench.startup",),
     "recovery": ("bench.recovery",),
     "pending": ("bench.pending",),

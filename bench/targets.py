@@ -77,6 +77,10 @@ class Target(ABC):
     def end(self) -> None:
         """End the processes, and keep the folder for reading."""
 
+    def heads(self) -> list[int]:
+        """Return the processes that started all others of this target."""
+        return list(self.pids.values())
+
     def ask(self, code: int, **ext: object) -> Command:
         """Return the broker's answer. Raises Refused, CallError."""
         assert self._link is not None
@@ -125,9 +129,12 @@ class WheelMQ(Target):
     """Name server, broker and pipeline under `wheelmq up`."""
 
     name = "WheelMQ"
+    words: ClassVar[tuple[str, ...]] = ()
+    """More options of `wheelmq up`."""
 
     def _start(self, stack: ExitStack) -> None:
-        self._up = Part(["up", *flags(self._settings), "--namesrv-port", "0", "--broker-port", "0"], self.home)
+        ports = ("--namesrv-port", "0", "--broker-port", "0")
+        self._up = Part(["up", *self.words, *flags(self._settings), *ports], self.home)
         stack.callback(self._up.end)
         ready = self._up.until("ready")
         self.namesrv, self.broker, self.store = ready["namesrv"], ready["broker"], Path(ready["store"])
@@ -136,6 +143,9 @@ class WheelMQ(Target):
 
     def end(self) -> None:
         self._up.end()
+
+    def heads(self) -> list[int]:
+        return [self._up.process.pid]
 
     def metrics(self) -> dict[str, Any]:
         """Return the broker's metrics of itself, its timer and the pipeline."""
