@@ -28,8 +28,6 @@ ATTEMPTS: Final = 4
 PLACE: Final = "place"
 """The property of a copy that names the message: BROKER/QUEUE/OFFSET in the topic of the source."""
 WAIT_S: Final = 0.2
-CONF: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-"""Only the quick compiler, because the JVM is killed often."""
 
 
 def start_query(
@@ -79,7 +77,7 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
-    spark = open_session("connector-kills", master=f"local[2,{ATTEMPTS}]", log_dir=Path(log_dir), conf=CONF)
+    spark = open_session("connector-kills", master=f"local[2,{ATTEMPTS}]", log_dir=Path(log_dir))
     try:
         while not ended.is_set():
             copy(spark, arguments, ended)

@@ -12,9 +12,6 @@ from pyspark.sql import SparkSession
 from wheelmq.pipeline.daemon import PRELOAD_VARIABLE
 from wheelmq.pipeline.session import CACHE_VARIABLE, close_session, open_session
 
-QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-"""Only the quick compiler: a test run is too short for the other one to pay off."""
-
 os.environ.setdefault(CACHE_VARIABLE, "use")  # a test run has no time to make a start-up cache
 
 
@@ -40,9 +37,18 @@ def odd_conf() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_log_dir: Path, preloaded_hook: str, odd_conf: dict[str, str]) -> Iterator[SparkSession]:
+def jvm_option() -> str:
+    """An option of the JVM of the session `spark`, in place of ours."""
+    return "-XX:TieredStopAtLevel=2"
+
+
+@pytest.fixture(scope="session")
+def spark(
+    spark_log_dir: Path, preloaded_hook: str, odd_conf: dict[str, str], jvm_option: str
+) -> Iterator[SparkSession]:
     """The one session of the run."""
     os.environ[PRELOAD_VARIABLE] = f"{preloaded_hook}, "
-    session = open_session("wheelmq-tests", log_dir=spark_log_dir, conf={**QUICK_START, **odd_conf})
+    conf = {**odd_conf, "spark.driver.extraJavaOptions": jvm_option}
+    session = open_session("wheelmq-tests", log_dir=spark_log_dir, conf=conf)
     yield session
     close_session(session)

@@ -53,9 +53,7 @@ def describe() -> list[dict[str, object]]:
 
 
 def open_session(log_dir: Path) -> SparkSession:
-    """Open a session with only the quick compiler: the program is too short for the other one to pay off."""
-    quick_start = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    return pipeline.open_session("wheelmq-run-turn", log_dir=log_dir, conf=quick_start)
+    return pipeline.open_session("wheelmq-run-turn", log_dir=log_dir)
 
 
 def main(what: str, log_dir: Path) -> None:

@@ -200,6 +200,13 @@ def test_settings_reach_spark_unchanged(spark: SparkSession, odd_conf: dict[str,
 
 
 @pytest.mark.spark
+def test_options_of_the_jvm_override_ours(spark: SparkSession, jvm_option: str) -> None:
+    beans = spark.sparkContext._jvm.java.lang.management.ManagementFactory
+    words = list(beans.getRuntimeMXBean().getInputArguments())
+    levels = [word for word in words if word.startswith("-XX:TieredStopAtLevel=")]
+    assert levels == ["-XX:TieredStopAtLevel=1", jvm_option]  # the last one counts
+
+
 def test_the_jvm_and_its_workers_run_at_low_priority(spark: SparkSession) -> None:
     assert spark.sparkContext.parallelize([1], 1).map(lambda one: one + 1).collect() == [2]
     (jvm,) = [child for child in psutil.Process().children() if child.name() == "java"]
