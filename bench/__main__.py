@@ -31,6 +31,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "timer_producer": ("bench.timer_producer",),
     "turns": ("bench.turns",),
     "groups": ("bench.groups",),
+    "wire_reads": ("bench.wire_reads",),
     "ticks": ("bench.ticks",),
     "idle": ("bench.idle",),
     "footprint": ("bench.footprint",),

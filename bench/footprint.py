@@ -11,13 +11,13 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import Final
 
 from bench.generator import generate
 from bench.machine import Processor, family, memory_mib
 from bench.rawload import Load
 from bench.report import Figures, Metric, Report, measure, parse, parser, tell
-from bench.targets import Target, WheelMQ
+from bench.targets import Target, WheelMQWithoutPipeline
 from bench.turns import SETTLE_S, look_until
 
 TIMERS: Final = 100_000
@@ -41,13 +41,6 @@ METRICS: Final = [
     ),
     Metric("pending", "pending timers"),
 ]
-
-
-class WheelMQWithoutPipeline(WheelMQ):
-    """WheelMQ without Spark and Java."""
-
-    name: ClassVar[str] = "no pipeline"
-    words: ClassVar[tuple[str, ...]] = ("--no-pipeline",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -158,6 +158,13 @@ class WheelMQ(Target):
         return int(by.get("wheel_lane", 0) + by.get("index_lane", 0))
 
 
+class WheelMQWithoutPipeline(WheelMQ):
+    """WheelMQ without Spark and Java."""
+
+    name: ClassVar[str] = "no pipeline"
+    words: ClassVar[tuple[str, ...]] = ("--no-pipeline",)
+
+
 class Part:
     """One `wheelmq` command as a process that prints events as JSON lines.
 

@@ -95,7 +95,7 @@ def _read_many(store: Store, positions: Integers, sizes: Integers, due_ms: Integ
     file = store.log.files.file_at(base)
     return int(
         scan.read_parked(
-            file.read_array, base, positions[:count], sizes[:count], due_ms[:count], out_ms, store_ms, offsets,
-            topic_hash[:count], magic,
+            file.read_array, positions[:count] - base, positions[:count], sizes[:count], due_ms[:count], out_ms,
+            store_ms, offsets, topic_hash[:count], magic,
         )
     )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.delay.timer.view import TIMER_QUEUE, Files, Positions
+from wheelmq.delay.timer.view import TIMER_QUEUE, Files, FileView, Positions
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.disk.timer import TIMER_SLOT
 from wheelmq.formats.units import QueueOffset
@@ -23,13 +23,13 @@ Slots = npt.NDArray[Any]
 _NO_SLOTS: Slots = np.zeros(1, TIMER_SLOT.dtype)
 
 
-class LiveView:
+class LiveView(FileView):
     """The store as a task sees it (`view.ReadView`), in files that the broker has open."""
 
     def __init__(self, log: Files, timer_log: Files, slots: Slots, timer_queue: Files) -> None:
+        super().__init__(slots)
         self.log = log
         self.timer_log = timer_log
-        self.slots = slots
         self._timer_queue = timer_queue
 
     @classmethod

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay.refs import store_ms_of
-from wheelmq.delay.timer.view import TIMER_QUEUE, ReadView, StoreUnreadable, chain, level_queue, units_at
+from wheelmq.delay.timer.view import TIMER_QUEUE, ReadView, StoreUnreadable, level_queue
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import RecordError, decode_record
 from wheelmq.formats.disk.origin import (
@@ -46,6 +46,8 @@ StagedRows = npt.NDArray[Any]
 
 RECORDS_AT_ONCE: Final = 10_000
 """Maximum number of records per `need`. It limits the memory of a view that fetches them."""
+RECORD_BYTES_AT_ONCE: Final = 64 << 20
+"""Maximum size of these records together, with their bodies, unless one record is larger."""
 
 Piece = tuple[int, int, int]
 """Part of a queue: stream, first queue offset, end."""
@@ -138,7 +140,7 @@ def read_walk(
     positions = units_of_slots(view, after_ms // precision_ms, through_ms // precision_ms, log_end)
     rows = np.zeros(len(positions), STAGED_ROW)
     if len(positions):
-        found = units_at(view.timer_log, positions)
+        found = view.timer_units(positions)
         rows["kind"] = WALK
         rows["out_ms"] = found["write_ms"] + found["delay_ms"]
         rows["position"] = found["record_position"]
@@ -195,16 +197,16 @@ def units_of_slots(view: ReadView, after: int, through: int, log_end: int) -> np
     """Return the positions of the units below `log_end` in the slots later than time `after` up to `through`."""
     newest = _newest_units(view, after, through)
     view.need(FileKind.CHAIN, newest, np.zeros(len(newest), np.int64))
-    chains = [chain(view.timer_log, position, log_end)[0] for position in newest.tolist()]
+    chains = [view.chain(position, log_end) for position in newest.tolist()]
     return np.concatenate(chains) if chains else np.empty(0, np.int64)
 
 
 def _newest_units(view: ReadView, after: int, through: int) -> npt.NDArray[np.int64]:
     """Return the position of the newest unit of each non-empty slot later than time `after` up to `through`."""
     times = np.arange(after + 1, through + 1)
-    places = times % len(view.slots)
+    places = times % view.slot_count
     view.need(FileKind.WHEEL, places * TIMER_SLOT.size, np.full(len(places), TIMER_SLOT.size))
-    slots = view.slots[places]
+    slots = view.slots(places)
     newest: npt.NDArray[np.int64] = slots["last_position"][slots["time"] == times].astype(np.int64)
     return newest
 
@@ -216,7 +218,7 @@ def read_records(view: ReadView, rows: StagedRows) -> None:
     while done < len(rows):
         try:
             if done == ready:
-                some = rows[done : done + RECORDS_AT_ONCE]
+                some = _some_of(rows[done:])
                 view.need(FileKind.RECORD, some["position"], some["size"].astype(np.int64))
                 ready = done + len(some)
             done += _read_some(view, rows[done:ready])
@@ -227,6 +229,13 @@ def read_records(view: ReadView, rows: StagedRows) -> None:
                 raise
             done += gone
             ready = max(done, ready)
+
+
+def _some_of(rows: StagedRows) -> StagedRows:
+    """Return the rows at the front whose records are read together, at least one."""
+    some = rows[:RECORDS_AT_ONCE]
+    count = int(np.searchsorted(np.cumsum(some["size"], dtype=np.int64), RECORD_BYTES_AT_ONCE, "right"))
+    return some[: max(1, count)]
 
 
 def _pass_over_gone(view: ReadView, rows: StagedRows) -> int:
@@ -250,17 +259,14 @@ def _read_some(view: ReadView, rows: StagedRows) -> int:
 
 
 def _read_many(view: ReadView, rows: StagedRows) -> int:
-    """Fill in the rows at the front whose records are in one log file, and return their number."""
-    file_bytes = view.log.file_bytes
-    base = int(rows["position"][0]) // file_bytes * file_bytes
-    if not view.log.start <= base < view.log.end:
-        return 0
-    count = int(np.searchsorted(rows["position"], base + file_bytes))
+    """Fill in the rows at the front whose records are in one array, and return their number."""
+    data, starts = view.records(rows["position"].astype(np.int64))
+    count = len(starts)
     rows = rows[:count]
     read = {name: np.zeros(count, np.int64) for name in _READ}
     read["due_ms"][:] = rows["due_ms"]
     positions, sizes = rows["position"].astype(np.int64), rows["size"].astype(np.int64)
-    done = int(scan.read_parked(read_only(view.log.file_at(base).array), base, positions, sizes, *read.values()))
+    done = int(scan.read_parked(read_only(data), starts, positions, sizes, *read.values()))
     kept = rows["kind"][:done] != INDEX
     for name, values in read.items():
         if name in ("out_ms", "magic"):  # other rows keep the slot's time and the unit's magic

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -61,26 +61,47 @@ class Files(Protocol):
     def read(self, position: int, size: int) -> memoryview: ...
 
 
+class ReadableBytes(Protocol):
+    """A sequence of bytes from `start` to before `end`, of which a view can read some."""
+
+    @property
+    def file_bytes(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    def read(self, position: int, size: int) -> memoryview:
+        """Return the bytes. They are in one file. Raises FileNotFoundError, StoreUnreadable."""
+        ...
+
+
+class LoadedRecords(NamedTuple):
+    """Records in memory: record i is at `data[starts[i]]`."""
+
+    data: Bytes
+    starts: Positions
+
+
 class ReadView(Protocol):
     """A read-only view of a store."""
 
     @property
-    def log(self) -> Files: ...
+    def log(self) -> ReadableBytes: ...
     @property
-    def timer_log(self) -> Files: ...
-    @property
-    def slots(self) -> npt.NDArray[Any]: ...
+    def slot_count(self) -> int:
+        """The number of slots of the timer wheel."""
+        ...
 
-    def queue(self, name: str) -> Files:
+    def queue(self, name: str) -> ReadableBytes:
         """Return the consume queue TOPIC/ID."""
         ...
 
-    def block_queue(self, name: str) -> Files:
+    def block_queue(self, name: str) -> ReadableBytes:
         """Return the queue of the block in folder NAME."""
         ...
 
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
-        """Make these ranges readable. Records of earlier calls may become unreadable.
+        """Make these ranges readable. Ranges of this kind from earlier calls may become unreadable.
 
         Raises FileNotFoundError for expired records, StoreUnreadable, and the errors of the connection to the store.
         """
@@ -89,6 +110,28 @@ class ReadView(Protocol):
     def refresh(self) -> None:
         """Update the list of log files that still exist."""
         ...
+
+    def records(self, positions: Positions) -> LoadedRecords:
+        """Return the first of these records, as many as are in one array; none if the first one cannot be read.
+
+        Raises FileNotFoundError for expired records.
+        """
+        ...
+
+    def slots(self, places: Positions) -> npt.NDArray[Any]:
+        """Return the slots of the timer wheel at `places`, in their order. Raises StoreUnreadable."""
+        ...
+
+    def chain(self, position: int, log_end: int) -> Positions:
+        """Return the timer log positions below `log_end` of a chain, newest first. Raises StoreUnreadable."""
+        ...
+
+    def timer_units(self, positions: Positions) -> npt.NDArray[Any]:
+        """Return the timer log units at `positions`, in their order. Raises StoreUnreadable."""
+        ...
+
+
+NO_RECORDS: Final = LoadedRecords(np.zeros(0, np.uint8), np.empty(0, np.int64))
 
 
 class StoreSizes(msgspec.Struct, frozen=True):
@@ -101,8 +144,44 @@ class StoreSizes(msgspec.Struct, frozen=True):
     block_queue_file_bytes: int
 
 
-class StoreView:
+class FileView:
+    """The part of a view that reads mapped files."""
+
+    log: Files
+    timer_log: Files
+
+    def __init__(self, wheel: npt.NDArray[Any]) -> None:
+        """`wheel` has all slots, as an array of TIMER_SLOT."""
+        self._wheel = wheel
+
+    @property
+    def slot_count(self) -> int:
+        return len(self._wheel)
+
+    def records(self, positions: Positions) -> LoadedRecords:
+        file_bytes = self.log.file_bytes
+        base = int(positions[0]) // file_bytes * file_bytes
+        if not self.log.start <= base < self.log.end:
+            return NO_RECORDS
+        count = int(np.searchsorted(positions, base + file_bytes))
+        return LoadedRecords(self.log.file_at(base).array, positions[:count] - base)
+
+    def slots(self, places: Positions) -> npt.NDArray[Any]:
+        found: npt.NDArray[Any] = self._wheel[places]
+        return found
+
+    def chain(self, position: int, log_end: int) -> Positions:
+        return chain(self.timer_log, position, log_end)[0]
+
+    def timer_units(self, positions: Positions) -> npt.NDArray[Any]:
+        return units_at(self.timer_log, positions)
+
+
+class StoreView(FileView):
     """The files of a store, mapped. Each task creates its own view, because files come and go."""
+
+    log: MappedSequence
+    timer_log: MappedSequence
 
     def __init__(self, root: Path, sizes: StoreSizes) -> None:
         disk = ReadOnlyDisk()
@@ -114,7 +193,7 @@ class StoreView:
         self.log = self._list_log()
         self.timer_log = MappedSequence(disk, self._paths.timer_log, sizes.timer_log_file_bytes)
         self.wheel = disk.map(self._paths.timer_wheel, sizes.timer_slots * 2 * TIMER_SLOT.size)
-        self.slots = self.wheel.array.view(TIMER_SLOT.dtype)
+        super().__init__(self.wheel.array.view(TIMER_SLOT.dtype))
 
     def queue(self, name: str) -> MappedSequence:
         if name not in self._queues:

@@ -233,7 +233,7 @@ def scan_log(
 @free_kernel
 def read_parked(
     a: Bytes,
-    base: int,
+    starts: Integers,
     positions: Integers,
     sizes: Integers,
     due_ms: Integers,
@@ -243,7 +243,7 @@ def read_parked(
     topic_hash: Integers,
     magic: Integers,
 ) -> int:
-    """Read the parked records at `positions` in the log file `a`, which begins at `base`, into the other arrays.
+    """Read parked records into the other arrays. The record with the log position `positions[i]` is at `a[starts[i]]`.
 
     Leaves due time and slot of messages in level queues unchanged. Returns the number of records read from the front,
     before the first one for the plain code.
@@ -252,7 +252,7 @@ def read_parked(
     spans = np.empty(prop.SPANS, np.int64)
     seen = np.empty(2 * prop.PAIRS_MAX, np.int64)
     for i in range(positions.shape[0]):
-        at = positions[i] - base
+        at = starts[i]
         stop = at + sizes[i]
         if at < 0 or stop > a.shape[0] or not rec.read_record(a, at, stop, r):
             return i

@@ -47,7 +47,7 @@ def call_kernels(a: Samples) -> None:
     written, read, integers, nothing = a.written, a.read, a.integers, a.nothing
     state, rows = np.zeros(scan.STATE, np.int64), a.table(scan.COLUMNS)
     scan.scan_log(read, 0, True, 0, a.slots, a.names, written, integers, rows, state)
-    scan.read_parked(read, 0, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
+    scan.read_parked(read, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
     timer.chain_in_file(read, 0, -1, 0, np.zeros(2, np.int64))
     timer_detail.due_times(written, 0, 0, 0, nothing, nothing)
     timer_detail.slots_of(written, 0, 0, nothing, nothing, nothing, nothing)
