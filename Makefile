@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-compiled lint kernels bounds compat fuzz crash failover controlled spark brokers hang crowd states sweeps sim ship bench docs lock clean
+.PHONY: help install demo test tests test-compiled lint kernels bounds compat fuzz crash failover controlled spark brokers hang crowd states sweeps sim ship bench docs lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,10 +43,13 @@ lint: install ## Look at style and types.
 kernels: install ## Compile the kernels for this machine, as whatever needs them first does (1 min).
 	$(BIN)/python -c 'from wheelmq.broker.fast.warm import warm; warm(print)'
 
-test: install ## Look at style and types, then run the tests.
-	$(MAKE) --no-print-directory -j 2 lint kernels
+# The tests wait now and then. Style and types are checked meanwhile, and a failure there shows before that of a test.
+test: install ## Look at style and types, and run the tests.
+	$(MAKE) --no-print-directory -j 2 lint tests
+
+tests: kernels
 	$(BIN)/pytest -n 3
-	WHEELMQ_KERNELS=compiled $(BIN)/pytest -n 2 --share $(or $(SHARE),8) tests/unit/delay tests/unit/store tests/unit/broker tests/unit/backup
+	WHEELMQ_KERNELS=compiled $(BIN)/pytest -n 2 --share $(or $(SHARE),12) tests/unit/delay tests/unit/store tests/unit/broker tests/unit/backup
 
 # The unit, property and simulation tests run the plain code otherwise.
 test-compiled: install kernels ## Run them with compiled kernels, with 200 seeds (SEEDS=n FROM=n; 15 min).

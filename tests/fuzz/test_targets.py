@@ -18,8 +18,8 @@ from tests.fuzz.targets import CORPUS, INPUT_BYTES_MAX, NAMES, TooSlow
 from wheelmq.system.memory import trim_heap
 
 COUNTS = {
-    "frames": 20_000, "properties": 16_000, "expressions": 4000, "batches": 50_000, "bodies": 50_000, "files": 5000,
-    "requests": 1000, "access": 4000, "entrance": 4000,
+    "frames": 12_000, "properties": 10_000, "expressions": 2500, "batches": 30_000, "bodies": 30_000, "files": 3000,
+    "requests": 600, "access": 2500, "entrance": 2500,
 }  # fmt: skip
 SEED = 20_261_122
 GROWTH_KIB_MAX = 200 << 10
