@@ -7,6 +7,7 @@ a request for a plan proves that a pipeline turns.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.1
 PATIENCE_S: Final = 10.0
-"""Print what the start waits for each time this interval has passed."""
+"""A start reports what it waits for after this time, then after twice the time, and so on."""
+READS: Final = "after a crash it reads its whole log"
+COMPILES: Final = "the first start on a machine compiles kernels, for a minute or more; after a crash it reads its log"
 BROKER_ANSWER_S: Final = 1.0
 METRICS_ANSWER_S: Final = 8.0
 """Time for the metrics of many topics. By default, Prometheus waits for 10 s."""
@@ -185,11 +188,13 @@ class Stack:
         if self.pipeline is not None:
             self.pipeline.start()
         await self._start_dashboard()
-        patience_s = self._clock.monotonic() + PATIENCE_S
+        patience_s = PATIENCE_S
+        report_at_s = self._clock.monotonic() + patience_s
         while not await self._is_ready():
             self.raise_failure()
-            if self._clock.monotonic() > patience_s:
-                patience_s += PATIENCE_S
+            if self._clock.monotonic() > report_at_s:
+                patience_s *= 2
+                report_at_s = self._clock.monotonic() + patience_s
                 self._tell(f"still starting: {self._awaited()}; the logs are in {self.logs}")
             await asyncio.sleep(LOOK_S)
         for child in self.children:
@@ -266,10 +271,8 @@ class Stack:
 
     def _awaited(self) -> str:
         if not self.broker.is_up:
-            return (
-                "broker (after a crash it reads its whole log, and with WHEELMQ_KERNELS=compiled its first start on a "
-                "machine compiles kernels)"
-            )
+            compiles = os.environ.get("WHEELMQ_KERNELS") == "compiled"
+            return f"broker ({COMPILES if compiles else READS})"
         if self._rejection is not None:
             return f"the broker, which rejects messages: {self._disk_rejection() or self._rejection}"
         waiting = ", ".join(child.name for child in self.children if not child.is_up)

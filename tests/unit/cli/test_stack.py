@@ -96,6 +96,50 @@ def test_a_waiting_start_gives_the_reason_of_the_broker(tmp_path: Path, monkeypa
     assert "rejects messages: not enough replicas" in note_of_start(tmp_path, "not enough replicas", monkeypatch)
 
 
+class HastyClock(SystemClock):
+    """A clock on which a second passes with each look at it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        self.now_s += 1
+        return self.now_s
+
+
+class SlowStack(Stack):
+    """A stack whose broker listens after 200 s."""
+
+    def __init__(self, home: Path, clock: HastyClock) -> None:
+        self.notes: list[tuple[float, str]] = []
+        settings = StackSettings(home=home, dashboard_port=None, with_pipeline=False)
+        super().__init__(settings, clock=clock, tell=lambda text: self.notes.append((clock.now_s, text)))
+        self._hasty = clock
+        for part, address in ((self.namesrv, self.namesrv_address), (self.broker, self.broker_address)):
+            self._note_listener(part.name, {"address": address})
+
+    async def _is_ready(self) -> bool:
+        return self._hasty.now_s > 200
+
+
+@pytest.mark.parametrize(("mode", "reason"), [("compiled", "compiles kernels"), ("", "after a crash it reads")])
+def test_a_long_start_names_the_work_of_the_broker_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, reason: str
+) -> None:
+    monkeypatch.setenv("WHEELMQ_KERNELS", mode)
+    monkeypatch.setattr(stacks, "LOOK_S", 0.0)
+    monkeypatch.setattr(ManagedProcess, "start", lambda part: None)
+    stack = SlowStack(tmp_path, HastyClock())
+
+    async def start() -> None:
+        await stack.start()
+        await stack.stop()
+
+    asyncio.run(start())
+    notes = [(at_s, text) for at_s, text in stack.notes if text.startswith("still starting: broker (")]
+    assert len(notes) == 4 and all(reason in text for _, text in notes)
+
+
 def test_only_a_running_dashboard_imports_the_web_framework() -> None:
     parts = "wheelmq.cli.up, wheelmq.cli.stack, wheelmq.nameserver.app, wheelmq.broker.app, wheelmq.client"
     check = f"import sys, {parts}; print(sys.modules.keys() & {{'starlette', 'uvicorn', 'jinja2', 'h11', 'anyio'}})"
