@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ ROWS: Final = 28
 CHARACTER_PX: Final = 7.3
 ROW_PX: Final = 17
 MARGIN_PX: Final = 14
+INDENT: Final = " " * 9
+"""The second row of a line begins below the text of the first one, after its time."""
 PAUSE_S: Final = 1.2
 """Longest time between two lines of the picture. The run itself has longer ones while Spark starts."""
 END_S: Final = 12.0
@@ -45,8 +48,9 @@ def record(command: Sequence[str]) -> list[Line]:
 
 
 def wrapped(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines as a terminal of COLUMNS shows them."""
-    return [Line(at_s, text[i : i + COLUMNS]) for at_s, text in lines for i in range(0, max(1, len(text)), COLUMNS)]
+    """Return the lines in rows of at most COLUMNS characters. A row ends after a word; further rows are indented."""
+    wrapper = textwrap.TextWrapper(COLUMNS, subsequent_indent=INDENT, drop_whitespace=False, break_on_hyphens=False)
+    return [Line(at_s, row.rstrip()) for at_s, text in lines for row in wrapper.wrap(text) or [""]]
 
 
 def paced(lines: Sequence[Line]) -> list[Line]:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tests.docs.recording import COLUMNS, PAUSE_S, PICTURE, Line, paced, render, wrapped
+from tests.docs.recording import COLUMNS, INDENT, PAUSE_S, PICTURE, Line, paced, render, wrapped
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -20,8 +20,9 @@ def test_the_picture_has_each_line_with_its_characters() -> None:
     assert texts(render(lines)) == ["ms late: <=1 50% & more", "RESULT: well"]
 
 
-def test_a_long_line_takes_two_rows() -> None:
-    assert [len(line.text) for line in wrapped([Line(0.0, "x" * (COLUMNS + 3)), Line(0.5, "")])] == [COLUMNS, 3, 0]
+def test_a_long_line_takes_two_rows_and_divides_no_word() -> None:
+    lines = wrapped([Line(0.0, f"  1.0 s  {'x' * (COLUMNS - 20)} all messages"), Line(0.5, "")])
+    assert [line.text for line in lines] == [f"  1.0 s  {'x' * (COLUMNS - 20)} all", f"{INDENT}messages", ""]
 
 
 def test_a_long_pause_is_shortened() -> None:
