@@ -149,7 +149,7 @@ def _tiles(figures: dict[str, Any], recent: ChartPoint | None) -> list[Tile]:
         Tile("overdue messages", f"{overview['due_and_not_released']:,}"),
         Tile("messages in per second", "not yet known" if recent is None else rate_text(recent.puts_per_s)),
         Tile("messages out per second", "not yet known" if recent is None else rate_text(recent.gets_per_s)),
-        Tile("lateness, 99 % of last minute", "no releases" if late is None else duration_text(late)),
+        Tile("lateness, 99\N{NO-BREAK SPACE}% of last minute", "no releases" if late is None else duration_text(late)),
         Tile("lag of all groups", f"{overview['lag_in_all']:,}"),
         Tile("dead letters", f"{overview['dead_letters_in_all'] + overview['timer_dead_letters']:,}"),
         Tile("disk in use", f"{overview['disk']['used_percent']:.0f} %"),

@@ -87,16 +87,16 @@ def _broker(figures: dict[str, Any]) -> Section:
 def _waiting(figures: dict[str, Any]) -> Section:
     waiting, settled = figures["overview"]["waiting"], figures["timers"]["released"]
     rows: list[list[str | Bar]] = [[f"in {place}s", f"{count:,}"] for place, count in waiting.items()]
-    rows.append(["armed, of these", f"{figures['timers']['armed']:,}"])
+    rows.append(["armed (included above)", f"{figures['timers']['armed']:,}"])
     rows.append(["due and not released", f"{figures['overview']['due_and_not_released']:,}"])
-    rows.append(["lateness of the first of them", f"{figures['overview']['overdue_ms'] / 1000:.1f} s"])
+    rows.append(["lateness of the oldest one", f"{figures['overview']['overdue_ms'] / 1000:.1f} s"])
     rows += [[how.replace("_", " "), f"{count:,}"] for how, count in sorted(settled.items())]
     return Section("Delayed messages", rows, note="pending messages; below them the settled messages since the start")
 
 
 def _pipeline(figures: dict[str, Any]) -> Section:
     found = figures["pipeline"]
-    state = "turns" if found["is_turning"] else "has the lease, no turn yet"
+    state = "makes turns" if found["is_turning"] else "has the lease, no turn yet"
     ahead_s, by_broker_s = (
         max(0, found[name] - figures["now_ms"]) / 1000 for name in ("walked_through_ms", "covered_through_ms")
     )
@@ -106,7 +106,7 @@ def _pipeline(figures: dict[str, Any]) -> Section:
         ["lag, messages not indexed", f"{found['unindexed']:,}"],
         ["age of the oldest of them", f"{figures['overview']['oldest_waiting_age_ms'] / 1000:.1f} s"],
         ["armed ahead", f"{ahead_s:.0f} s"],
-        ["the broker in its place", f"{by_broker_s:.0f} s ahead" if found["fallback"]["is_active"] else "no"],
+        ["work done by the broker", f"{by_broker_s:.0f} s ahead" if found["fallback"]["is_active"] else "none"],
     ]
     return Section("Pipeline", rows)
 
@@ -122,8 +122,8 @@ def _turns(figures: dict[str, Any]) -> Section:
     rows.append(["since the start", *(f"{in_all.get(name, 0):,}" for name in ("indexed", "walked", "armed")), ""])
     seconds = turns["seconds"]
     note = (
-        f"{seconds['count']:,} since the start, median {seconds['p50']:.2f} s, 99 of 100 within {seconds['p99']:.2f} "
-        f"s, {seconds['max']:.2f} s at most; {figures['pipeline']['turn']:,} turns of the store in total"
+        f"{seconds['count']:,} since the start: p50 {seconds['p50']:.2f} s, p99 {seconds['p99']:.2f} s, at most "
+        f"{seconds['max']:.2f} s; in the life of this store: {figures['pipeline']['turn']:,}"
     )
     return Section("Turns", rows, ["", "indexed", "walked", "armed", "took"], note)
 
@@ -148,8 +148,8 @@ def _topics(figures: dict[str, Any]) -> Section:
         for one in topics
     ]
     more = f"; the busiest {len(topics)} of {in_all:,}" if in_all > len(topics) else ""
-    note = f"a second, over the last minute as sampled every 10 s{more}"
-    return Section("Topics", rows, ["topic", "put", "got", "messages so far"], note)
+    note = f"the last minute, sampled every 10 s{more}"
+    return Section("Topics", rows, ["topic", "in per second", "out per second", "messages in all"], note)
 
 
 def _minutes(figures: dict[str, Any]) -> Section:

@@ -59,7 +59,7 @@ def test_a_pipeline_without_turns_is_red(harness: BrokerHarness, requests: Count
     harness.advance(8000)
     found = read_figures(requests)
     assert_red(found, "The pipeline makes no turn: the broker arms and indexes messages itself", "pipeline.log")
-    [row] = [one for one in shown(found).all("tr") if [th.text for th in one.all("th")] == ["the broker in its place"]]
+    [row] = [one for one in shown(found).all("tr") if [th.text for th in one.all("th")] == ["work done by the broker"]]
     assert row.text.endswith("s ahead")
 
 

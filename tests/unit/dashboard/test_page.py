@@ -54,7 +54,7 @@ def test_the_page_shows_waiting_messages_and_lateness(harness: BrokerHarness, re
     assert ["released", "1"] in tables["Delayed messages"]["rows"]
     [late] = tables["Lateness of releases"]["rows"]
     assert late[1:] == ["1", {"count": 1, "of": 1}]
-    assert ["state", "turns"] in tables["Pipeline"]["rows"]
+    assert ["state", "makes turns"] in tables["Pipeline"]["rows"]
     assert tables["Turns"]["rows"][-1][:2] == ["since the start", "4"]
     minutes = tables["Due in the next hour, by minute"]["rows"]
     assert sum(int(count) for _, count, _ in minutes) == 5
