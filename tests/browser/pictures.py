@@ -5,13 +5,13 @@ They need Chromium. Look at each picture before you commit it.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Final
 
 from tests.browser.chromium import VARIABLE, Chromium, find_chromium
-from tests.browser.served import ServedBroker
 
 PICTURES: Final = (
     ("dashboard-light", 1180, 700, "light", False),
@@ -23,6 +23,10 @@ PICTURES: Final = (
 
 def take(folder: Path) -> None:
     """Write the pictures: light, dark with a problem, and a phone."""
+    # the broker of the pictures must not compile kernels first
+    os.environ.setdefault("WHEELMQ_KERNELS", "plain")
+    from tests.browser.served import ServedBroker
+
     program = find_chromium()
     if program is None:
         sys.exit(f"there is no Chromium on the PATH: install one, or name it in {VARIABLE}")

@@ -65,7 +65,7 @@ class ServedBroker:
         self._store = store
         self._ready, self._ended = threading.Event(), asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self.url = ""
 
     def __enter__(self) -> Self:

@@ -21,6 +21,8 @@ FOCUS = """(() => {
   return one === document.body ? "" : (one.id || one.textContent.trim()) + (box.width > 0 ? "" : "!");
 })()"""
 """The element with the focus; an exclamation mark follows if it is not visible."""
+FRAME = "new Promise((done) => requestAnimationFrame(() => done()))"
+"""The next frame. A page gives the focus to an element just before a frame, which can come after the load event."""
 CHANGE = """new Promise((done) =>
   new MutationObserver(() => done()).observe(document.getElementById("state"), { childList: true }))"""
 """The next change of the banner."""
@@ -105,6 +107,7 @@ def test_a_user_logs_in_operates_and_logs_out(chromium: Chromium, tmp_path: Path
     """A browser decides which headers a form has. The server accepts only forms with its own origin."""
     with ServedBroker(tmp_path / "store", has_users=True) as served:
         chromium.open(served.url)
+        chromium.run(FRAME)
         assert chromium.run("location.pathname") == "/login" and chromium.run(FOCUS) == "name"
         chromium.submit("form", name=OPERATOR.name, secret="wrong")
         assert "Wrong name or secret" in chromium.run("document.getElementById('problem').innerText")
