@@ -22,6 +22,8 @@ install: $(INSTALLED) ## Make .venv with everything that is needed, from locked 
 
 $(INSTALLED): requirements/wheelmq.txt pyproject.toml client/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found: make install PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed, and $(PYTHON) is older or does not start"; exit 1; }
 	@echo "Making $(VENV), 1.6 GB: Spark, Java, Numba and the tools of the tests. It takes a minute or two, once."
 	@echo "1 of 3: an environment for $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
