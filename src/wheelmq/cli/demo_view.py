@@ -84,12 +84,19 @@ def make_screen(out: TextIO, elapsed_s: Callable[[], float]) -> DemoScreen:
 
 
 def live_line(messages: DemoMessages, pipeline: str, *, columns: int = 0) -> str:
-    """Return the histogram of the stream's lateness in one line, with bars if they fit into `columns` characters."""
+    """Return the histogram of the stream's lateness in one line, with bars if they fit into `columns` characters.
+
+    A narrow terminal gets the line without the histogram. `columns` is 0 for a file or a pipe.
+    """
     total = sum(messages.histogram)
     if not total:
         return f"Waiting for the first message of the stream. {pipeline}."
-    with_bars = _histogram(messages, total, pipeline, has_bars=True)
-    return with_bars if len(with_bars) < columns else _histogram(messages, total, pipeline, has_bars=False)
+    with_bars, plain = (_histogram(messages, total, pipeline, has_bars=has_bars) for has_bars in (True, False))
+    if len(with_bars) < columns:
+        return with_bars
+    if columns and len(plain) >= columns:
+        return f"{total:,} arrived, worst {messages.worst_ms} ms late | {pipeline}"
+    return plain
 
 
 def _histogram(messages: DemoMessages, total: int, pipeline: str, *, has_bars: bool) -> str:

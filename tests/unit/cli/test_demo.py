@@ -271,6 +271,7 @@ class TestScreen:
         assert live_line(messages, "Spark turns") == line
         assert live_line(messages, "Spark turns", columns=81) == line.replace("50%", "##### 50%")
         assert live_line(messages, "Spark turns", columns=80) == line
+        assert live_line(messages, "Spark turns", columns=60) == "2 arrived, worst 3 ms late | Spark turns"
         messages.histogram[0] = 1000
         assert live_line(messages, "", columns=80).startswith("ms late: <=1 ########## 100% <=5 # <1% >20 0 |")
 
