@@ -12,11 +12,13 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
 from pyspark_rocketmq.brokers import answered, asked_once
 from pyspark_rocketmq.cluster import Cluster, read_body, rejected
 from pyspark_rocketmq.errors import BrokerError
 from pyspark_rocketmq.offsets import Queue
+from pyspark_rocketmq.plain_rows import Array, PlainRows
 from pyspark_rocketmq.rows import Row
 from wheelmq.client.placing import by_hash
 from wheelmq.formats.disk.batch import BatchId
@@ -45,14 +47,23 @@ class SinkLayout:
 
         Java's producers choose the same queue for a sharding key.
         """
-        queues = self._queues.get(row.topic)
-        if queues is None:
-            queues = self._queues[row.topic] = self._of(row.topic)
-        message = row.message
+        queues, message = self.queues(row.topic), row.message
         if message.order_key is not None:
             return queues[by_hash(message.order_key, len(queues))]
         keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
         return queues[zlib.crc32(keys.encode(), zlib.crc32(message.content)) % len(queues)]
+
+    def places(self, rows: PlainRows) -> Array:
+        """Return the place of each row's queue in `queues`, as chosen by `queue`. Raises TopicGone, BrokerError."""
+        hashes = np.fromiter(map(zlib.crc32, rows.bodies.to_pylist()), np.int64, len(rows))
+        return hashes % len(self.queues(rows.topic))
+
+    def queues(self, topic: str) -> list[Queue]:
+        """Return the queues of a topic in the batch. Raises TopicGone, BrokerError."""
+        found = self._queues.get(topic)
+        if found is None:
+            found = self._queues[topic] = self._of(topic)
+        return found
 
     def _of(self, topic: str) -> list[Queue]:
         counts = self.topics.get(topic)

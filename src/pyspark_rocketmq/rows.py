@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -46,6 +47,11 @@ PROTOCOL_PROPERTIES: Final = frozenset(
 )  # fmt: skip
 """Properties that clients and brokers write. They are left out of the column `properties`, so that a row that was read
 from RocketMQ can be written."""
+
+
+KEY_CHARS: Final = 32
+"""Characters of a unique key."""
+_DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
 class Row(NamedTuple):
@@ -179,6 +185,16 @@ class UniqueKeys:
         row = self.count
         self.count += 1
         return f"{self._prefix}{row >> 16 & 0xFFFF:04X}00000000{row & 0xFFFF:04X}"
+
+    def take(self, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return the next `count` keys, as bytes: a row of a matrix each."""
+        rows = np.arange(self.count, self.count + count)
+        self.count += count
+        found = np.full((count, KEY_CHARS), ord("0"), np.uint8)
+        found[:, :16] = np.frombuffer(self._prefix.encode(), np.uint8)
+        for place, shift in ((16, 28), (17, 24), (18, 20), (19, 16), (28, 12), (29, 8), (30, 4), (31, 0)):
+            found[:, place] = _DIGITS[rows >> shift & 15]
+        return found
 
 
 def _values(name: str, column: pa.Array) -> list[Any]:

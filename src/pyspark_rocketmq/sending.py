@@ -11,11 +11,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from pyspark_rocketmq.cluster import Cluster, TopicGone, access_remedy
 from pyspark_rocketmq.errors import BrokerError, OptionError
 from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.plain_rows import PROPERTIES_BYTES, Entries, PlainRows, plain_rows
 from pyspark_rocketmq.retries import BUSY, RETRY_DELAYS_S
 from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
 from wheelmq.client.delays import TooFarAhead
@@ -23,9 +25,11 @@ from wheelmq.client.outgoing import OutgoingMessage, Selector, batched_bytes
 from wheelmq.client.placing import by_hash
 from wheelmq.client.producer import Producer, ProducerSettings
 from wheelmq.client.results import SendResult, SendStatus
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers.sending import BATCH_HEAD
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.system.clock import SystemClock
 
@@ -35,6 +39,8 @@ BATCH_ROWS: Final = 256
 BATCH_BYTES: Final = 512 << 10
 """Bytes of a batch: bodies, properties and heads. A larger message is sent alone."""
 REQUESTS_AT_ONCE: Final = 128
+_LENGTH_BYTES: Final = 2
+"""The length of the properties, in the encoding of a batch."""
 
 
 def send_partition(options: SinkOptions, form: RowForm, batches: Iterable[pa.RecordBatch], keys: UniqueKeys) -> int:
@@ -55,11 +61,12 @@ async def _send(options: SinkOptions, form: RowForm, batches: Iterable[pa.Record
         sender = Sender(producer, min(BATCH_BYTES, options.body_bytes_max))
         known: set[str] = set()
         for batch in batches:
-            rows = list(form.rows(batch, keys, clock.now_ms()))
-            topics = {row.topic for row in rows} - known
+            plain = plain_rows(form, batch, keys)
+            rows = [] if plain is not None else list(form.rows(batch, keys, clock.now_ms()))
+            topics = ({plain.topic} if plain is not None else {row.topic for row in rows}) - known
             await check_topics(options, topics)
             known |= topics
-            await sender.send(rows)
+            await (sender.send_plain(plain) if plain is not None else sender.send(rows))
     return keys.count
 
 
@@ -84,12 +91,19 @@ class Sender:
         work += [self._single(row) for row in rows if row.is_delayed]
         work += [self._chunk(topic, chunk) for topic, messages in plain.items() for chunk in self._chunks(messages)]
         work += [self._lane(topic, queue, messages) for (topic, queue), messages in ordered.items()]
-        try:
-            async with asyncio.TaskGroup() as group:
-                for one in work:
-                    group.create_task(one)
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await _all(work)
+
+    async def send_plain(self, rows: PlainRows) -> None:
+        """Send rows that have only a body, and wait for all answers. Raises OptionError, BrokerError."""
+        entries = batch_entries(rows)
+        await _all(
+            self._encoded(rows.topic, entries.raw(first, end)) if end - first > 1 else self._single(_row(rows, first))
+            for first, end in entries.chunks(BATCH_ROWS, self._batch_bytes_max)
+        )
+
+    async def _encoded(self, topic: str, body: bytes) -> None:
+        async with self._slots:
+            await _stored(topic, lambda: self._producer.send_encoded(topic, body))
 
     async def _queue(self, topic: str, order_key: str) -> QueueName:
         queues = await _answered(topic, lambda: self._producer.queues(topic))
@@ -132,6 +146,32 @@ class Sender:
 
     def _chunks(self, messages: list[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
         return chunks(messages, self._batch_bytes_max)
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all work. Raises the first error."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in work:
+                group.create_task(one)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+def batch_entries(rows: PlainRows) -> Entries:
+    """Return the rows as messages of a batch (encoding: wheelmq.client.outgoing.encode_batch)."""
+    heads = np.zeros((len(rows), 5), ">i4")
+    heads[:, 0] = rows.sizes + (BATCH_HEAD.size + _LENGTH_BYTES + PROPERTIES_BYTES)
+    heads[:, 4] = rows.sizes
+    tails = np.empty((len(rows), _LENGTH_BYTES + PROPERTIES_BYTES), np.uint8)
+    tails[:, :_LENGTH_BYTES] = np.frombuffer(PROPERTIES_BYTES.to_bytes(_LENGTH_BYTES, "big"), np.uint8)
+    tails[:, _LENGTH_BYTES:] = rows.properties()
+    return Entries(heads.view(np.uint8), rows.bodies, tails)
+
+
+def _row(rows: PlainRows, i: int) -> Row:
+    body = rows.bodies[i].as_py()
+    return Row(rows.topic, OutgoingMessage(body=body, properties={props.UNIQ_KEY: rows.key(i)}))
 
 
 def chunks(messages: list[OutgoingMessage], bytes_max: int = BATCH_BYTES) -> Iterator[list[OutgoingMessage]]:

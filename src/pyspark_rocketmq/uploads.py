@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from pyspark_rocketmq.brokers import BUSY, accepted, answered, refresh_addresses
@@ -18,6 +19,7 @@ from pyspark_rocketmq.cluster import Cluster
 from pyspark_rocketmq.errors import BrokerError, OptionError, SilentBroker
 from pyspark_rocketmq.layouts import SinkLayout, Topics, find_layout
 from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.plain_rows import PROPERTIES_BYTES, Array, Entries, PlainRows, plain_rows
 from pyspark_rocketmq.rows import Row, RowForm, UniqueKeys
 from pyspark_rocketmq.sending import too_far
 from wheelmq.client import delays, outgoing
@@ -36,6 +38,8 @@ CHUNK_ROWS: Final = 256
 """Rows of a chunk. A broker checks them at once, between other requests."""
 CHUNK_BYTES: Final = 512 << 10
 """Bytes from which a chunk is full."""
+_ROW: Final = np.dtype([("queue_id", ">i4"), ("body_bytes", ">i4"), ("properties_bytes", ">u2")])
+"""The head of a row (wheelmq.formats.disk.batch.ROW)."""
 
 
 class SinkBatch(msgspec.Struct, frozen=True):
@@ -72,6 +76,10 @@ def upload_partition(
         known = find_layout(cluster, batch.id) if batch.is_repeatable else {}
         uploader = Uploader(cluster, batch, (partition, attempt), SinkLayout(cluster, known), clock)
         for rows in batches:
+            plain = plain_rows(form, rows, keys, body_bytes_min=1)
+            if plain is not None:
+                uploader.add_plain(plain)
+                continue
             for row in form.rows(rows, keys, clock.now_ms()):
                 uploader.add(row)
         return uploader.finish()
@@ -83,25 +91,26 @@ class _Stream:
     def __init__(self, broker: str, topic: str) -> None:
         self.broker, self.topic = broker, topic
         self.pending: list[bytes] = []
-        """Rows of the next chunk."""
-        self.pending_bytes = 0
+        """The bytes of the next chunk."""
+        self.pending_rows = self.pending_bytes = 0
         self.delay_ms = 0
         """The longest delay of a row in the next chunk."""
         self.chunks = self.rows = self.crc = 0
 
     def has_room(self, row: bytes) -> bool:
-        return not self.pending or (len(self.pending) < CHUNK_ROWS and self.pending_bytes + len(row) <= CHUNK_BYTES)
+        return not self.pending or (self.pending_rows < CHUNK_ROWS and self.pending_bytes + len(row) <= CHUNK_BYTES)
 
-    def add(self, row: bytes, delay_ms: int) -> None:
-        self.pending.append(row)
-        self.pending_bytes += len(row)
+    def add(self, raw: bytes, delay_ms: int, rows: int = 1) -> None:
+        self.pending.append(raw)
+        self.pending_rows += rows
+        self.pending_bytes += len(raw)
         self.delay_ms = max(self.delay_ms, delay_ms)
 
     def take(self) -> tuple[int, bytes]:
         """Return the number and the bytes of the next chunk, and begin another one."""
         number, raw = self.chunks, b"".join(self.pending)
-        self.chunks, self.rows, self.crc = number + 1, self.rows + len(self.pending), zlib.crc32(raw, self.crc)
-        self.pending, self.pending_bytes, self.delay_ms = [], 0, 0
+        self.chunks, self.rows, self.crc = number + 1, self.rows + self.pending_rows, zlib.crc32(raw, self.crc)
+        self.pending, self.pending_rows, self.pending_bytes, self.delay_ms = [], 0, 0, 0
         return number, raw
 
 
@@ -132,18 +141,42 @@ class Uploader:
         queue = self._layout.queue(row)
         now_ms = self._clock.now_ms()
         raw = encode_row(_uploaded(row, queue.number, now_ms))
-        stream = self._streams.get((queue.broker, row.topic))
-        if stream is None:
-            stream = self._streams[queue.broker, row.topic] = _Stream(queue.broker, row.topic)
+        stream = self._stream(queue.broker, row.topic)
         if not stream.has_room(raw):
             self._send(stream)
         stream.add(raw, _delay_ms(row.message, now_ms))
+
+    def add_plain(self, rows: PlainRows) -> None:
+        """Upload rows that have only a body. Raises OptionError, BrokerError, TopicGone."""
+        queues, places = self._layout.queues(rows.topic), self._layout.places(rows)
+        heads = np.zeros(len(rows), _ROW)
+        heads["queue_id"] = np.array([queue.number for queue in queues])[places]
+        heads["body_bytes"], heads["properties_bytes"] = rows.sizes, PROPERTIES_BYTES
+        tails = rows.properties()
+        for broker in dict.fromkeys(queue.broker for queue in queues):
+            own = np.flatnonzero(np.array([queue.broker == broker for queue in queues])[places])
+            if not len(own):
+                continue
+            entries = Entries(_bytes_of(heads[own]), rows.bodies.take(pa.array(own)), tails[own])
+            stream = self._stream(broker, rows.topic)
+            if stream.pending:
+                self._send(stream)
+            for first, end in entries.chunks(CHUNK_ROWS, CHUNK_BYTES):
+                stream.add(entries.raw(first, end), 0, end - first)
+                self._send(stream)
+
+    def _stream(self, broker: str, topic: str) -> _Stream:
+        stream = self._streams.get((broker, topic))
+        if stream is None:
+            stream = self._streams[broker, topic] = _Stream(broker, topic)
+        return stream
 
     def finish(self) -> PartitionUpload:
         """Upload the rest and wait for all answers. Raises OptionError, BrokerError."""
         parts: dict[str, list[BatchPart]] = {}
         for stream in self._streams.values():
-            self._send(stream)
+            if stream.pending:
+                self._send(stream)
             part = BatchPart(
                 part=self._partition,
                 attempt=self._attempt,
@@ -194,6 +227,10 @@ class Uploader:
                 accepted(answer, broker)
         except BrokerError as error:
             raise _explained(error, sent) from None
+
+
+def _bytes_of(heads: Array) -> Array:
+    return heads.view(np.uint8).reshape(len(heads), -1)
 
 
 def _uploaded(row: Row, queue_id: int, now_ms: Millis) -> UploadedRow:
