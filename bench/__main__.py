@@ -54,6 +54,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "tls": ("bench.tls",),
     "replication": ("bench.replication",),
     "topic_reads": ("bench.topic_reads",),
+    "spark_topics": ("bench.spark_topics",),
 }
 SHORT_DEADLINE_S = 600.0
 DEADLINE_S = 6 * 3600.0

@@ -82,6 +82,10 @@ class JavaClient:
     def __exit__(self, *_: object) -> None:
         self._kill()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def command(self, text: str, deadline_s: float) -> dict[str, Any]:
         """Execute one command. Raises ClientFailed if it fails or exceeds the deadline."""
         assert self._process.stdin is not None

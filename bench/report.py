@@ -26,7 +26,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Metric:
-    """One row of a table, and the goal for WheelMQ: a value, or a ratio to Apache's."""
+    """One row of a table, and the goal for WheelMQ: a value, or a ratio to its rival's."""
 
     key: str
     label: str
@@ -61,7 +61,9 @@ class Metric:
         return all(said) if said else None
 
 
-def parser(module: str, text: str | None, *, rounds: int = 3) -> argparse.ArgumentParser:
+def parser(
+    module: str, text: str | None, *, rounds: int = 3, targets: Sequence[str] = ("Apache", "WheelMQ")
+) -> argparse.ArgumentParser:
     """Return a parser with the options of every benchmark."""
     made = argparse.ArgumentParser(
         prog=f"python -m bench.{module}", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -69,7 +71,7 @@ def parser(module: str, text: str | None, *, rounds: int = 3) -> argparse.Argume
     made.add_argument("--short", action="store_true", help="less of everything: does it run, and roughly how fast")
     made.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     made.add_argument("--rounds", type=int, help=f"rounds of each target ({rounds}; 1 with --short)")
-    made.add_argument("--only", choices=("Apache", "WheelMQ"), help="measure this target alone")
+    made.add_argument("--only", choices=targets, help="measure this target alone")
     made.add_argument(
         "--home", type=Path, metavar="FOLDER", help="where stores are made (the system's temporary folder)"
     )
@@ -109,6 +111,8 @@ class Report:
 
     title: str
     metrics: Sequence[Metric]
+    rival: str = "Apache"
+    """The target to which the ratios compare WheelMQ."""
     figures: dict[str, list[Figures]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     before: dict[str, float] = field(default_factory=machine)
@@ -123,8 +127,8 @@ class Report:
         return {key: statistics.median([figures[key] for figures in rounds if key in figures]) for key in keys}
 
     def ratio(self, metric: Metric) -> float | None:
-        """Return WheelMQ's median divided by Apache's."""
-        ours, theirs = (self.medians(name).get(metric.key) for name in ("WheelMQ", "Apache"))
+        """Return WheelMQ's median divided by its rival's."""
+        ours, theirs = (self.medians(name).get(metric.key) for name in ("WheelMQ", self.rival))
         return ours / theirs if ours is not None and theirs else None
 
     def missed(self) -> list[str]:
@@ -134,7 +138,7 @@ class Report:
 
     def text(self) -> str:
         names = list(self.figures)
-        both = "Apache" in names and "WheelMQ" in names
+        both = self.rival in names and "WheelMQ" in names
         head = ["", *names, *(["ratio"] if both else []), "wanted", ""]
         rows = [head]
         for metric in self.metrics:

@@ -50,21 +50,34 @@ def make_room(
     `ahead_bytes` is the size of files that are created before they are needed. Apache's have holes until then. Raises
     SystemExit, whose text names the free room.
     """
-    place, free = _place(options.home), free_bytes(options.home)
+    check_room(options.home, stored_bytes, ahead_bytes)
+    why = apache_problem(options.home, stored_bytes)
+    if why is None or options.only == "WheelMQ":
+        return
+    if options.only == "Apache":
+        raise SystemExit(why)
+    report.notes.append(f"without Apache: {why}")
+    options.only = "WheelMQ"
+
+
+def check_room(home: Path | None, stored_bytes: float, ahead_bytes: float = AHEAD_BYTES) -> None:
+    """Check that there is room for stores of `stored_bytes`, one at a time. Raises SystemExit if there is not."""
+    place, free = _place(home), free_bytes(home)
     wanted_bytes = stored_bytes + ahead_bytes
     if free < wanted_bytes:
         raise SystemExit(
             f"{wanted_bytes / GB:.1f} GB are needed at {place}, and {free / GB:.1f} GB are free for it: make room, or"
             " name another place with --home"
         )
+
+
+def apache_problem(home: Path | None, stored_bytes: float) -> str | None:
+    """Return the reason why Apache would reject messages, on a disk with stores of `stored_bytes`; None without one."""
+    place = _place(home)
     share = _apaches_share(place, stored_bytes)
-    if share < APACHE_FULL or options.only == "WheelMQ":
-        return
-    why = f"{place} is {share:.0%} full with a store: from {APACHE_FULL:.0%} on Apache takes nothing (see --home)"
-    if options.only == "Apache":
-        raise SystemExit(why)
-    report.notes.append(f"without Apache: {why}")
-    options.only = "WheelMQ"
+    if share < APACHE_FULL:
+        return None
+    return f"{place} is {share:.0%} full with a store: from {APACHE_FULL:.0%} on Apache takes nothing (see --home)"
 
 
 def _place(home: Path | None) -> Path:
