@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,8 @@ import psutil
 from tests.crash.parts import Role, role_of
 
 KIB: Final = 1024
+
+LOOK_S: Final = 0.5
 
 WORKERS: Final = (Role.SOURCE, Role.DAEMON, Role.TASK)
 
@@ -82,6 +86,28 @@ class Processor:
         for who, (part, used) in self._last.items():
             found[part] += used - self._first[who]
         return dict(found)
+
+
+@contextmanager
+def watching(find: Callable[[], Mapping[int, str]]) -> Iterator[Processor]:
+    """Look at the processes regularly during the block. Yields their meter.
+
+    A task worker of Spark can end at any time, and its parent does not count its processor time.
+    """
+    processor = Processor(find)
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(LOOK_S):
+            processor.look()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield processor
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def memory_mib(pid: int) -> dict[str, float]:

@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bench.machine import family
+from bench.machine import family, watching
 from bench.report import Figures
 from bench.room import folder
 from bench.targets import QUEUES
@@ -106,14 +106,12 @@ class BenchSession:
         return self.spark.range(_FIRST_NUMBER, _FIRST_NUMBER + count, 1, QUEUES).select(body.alias(column))
 
     def _timed(self, query: Callable[[], None]) -> tuple[float, float]:
-        """Run a query. Returns its seconds, and its processor seconds."""
-        began_s, used_s = time.perf_counter(), self._processor_seconds()
-        query()
-        return time.perf_counter() - began_s, self._processor_seconds() - used_s
-
-    def _processor_seconds(self) -> float:
-        """Return the processor seconds of this process, of the JVM, and of the workers, those that ended included."""
-        return time.process_time() + sum(sum(process.cpu_times()[:4]) for process in family(self._jvm))
+        """Run a query. Returns its seconds, and the processor seconds of driver, JVM and workers."""
+        with watching(lambda: {process.pid: "spark" for process in (psutil.Process(), *family(self._jvm))}) as used:
+            began_s = time.perf_counter()
+            query()
+            seconds = time.perf_counter() - began_s
+        return seconds, used.seconds()["spark"]
 
     def _executions(self) -> Any:
         """Return Spark's executions of queries until now, as a Scala sequence."""
