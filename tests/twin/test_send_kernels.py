@@ -43,7 +43,7 @@ def test_the_kernel_serves_batches(twins: Twins, shared: str, is_binary: bool) -
     assert kernel.parts.store.queues.end("Alpha", 1) == 65
 
 
-@pytest.mark.parametrize("shared", [KEY, KEY + "WAIT\x01false\x02"])
+@pytest.mark.parametrize("shared", ["", KEY, KEY + "WAIT\x01false\x02"])
 def test_plain_code_serves_batches_without_wait_under_sync_flush(twins: Twins, shared: str) -> None:
     """With SYNC_FLUSH, the kernel serves a batch only if the batch says that its answer may wait for the disk."""
     kernel, _ = twins.brokers

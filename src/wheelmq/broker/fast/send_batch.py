@@ -80,13 +80,17 @@ def _read_shared(a: Bytes, text: Bytes, shared: Integers, spans: Integers, seen:
         end = copy(a, f[PROPERTIES], f[PROPERTIES_END], text, start)
     else:
         end = unescape(a, f[PROPERTIES], f[PROPERTIES_END], text, start)
-    if end <= 0 or prop.scan(text, start, end, spans, seen) != prop.REGULAR:
+    if end < 0:
+        return False
+    for i in range(PAIRS):
+        shared[i * PAIR_FIELDS + NAME] = -1
+    if end == 0:  # the messages have all properties
+        return True
+    if prop.scan(text, start, end, spans, seen) != prop.REGULAR:
         return False
     if text[end - 1] != 2:
         text[end] = 2
         end += 1
-    for i in range(PAIRS):
-        shared[i * PAIR_FIELDS + NAME] = -1
     p = i = 0
     while p < end:
         value = prop.text_end(text, p, end) + 1

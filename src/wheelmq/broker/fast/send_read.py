@@ -120,4 +120,6 @@ def read_request(a: Bytes, p: int, stop: int, h: Integers, f: Integers) -> bool:
             return False
     elif not _absent_or_false(a, h, _M):
         return False
-    return _absent_or_false(a, h, _K) and f[PROPERTIES_END] > f[PROPERTIES]
+    if f[BATCH] == 0 and f[PROPERTIES_END] == f[PROPERTIES]:  # in a batch, the messages can have all properties
+        return False
+    return _absent_or_false(a, h, _K)
