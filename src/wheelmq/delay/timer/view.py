@@ -48,19 +48,6 @@ class File(Protocol):
     def view(self) -> memoryview: ...
 
 
-class Files(Protocol):
-    """A sequence of files of one size that reads as one array of bytes. It begins at `start`, not at 0."""
-
-    @property
-    def file_bytes(self) -> int: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    def file_at(self, position: int) -> File: ...
-    def read(self, position: int, size: int) -> memoryview: ...
-
-
 class ReadableBytes(Protocol):
     """A sequence of bytes from `start` to before `end`, of which a view can read some."""
 
@@ -73,6 +60,12 @@ class ReadableBytes(Protocol):
     def read(self, position: int, size: int) -> memoryview:
         """Return the bytes. They are in one file. Raises FileNotFoundError, StoreUnreadable."""
         ...
+
+
+class Files(ReadableBytes, Protocol):
+    """A sequence of files of one size that reads as one array of bytes. It begins at `start`, not at 0."""
+
+    def file_at(self, position: int) -> File: ...
 
 
 class LoadedRecords(NamedTuple):
