@@ -137,10 +137,7 @@ def _down(target: Target, lead_ms: int) -> Figures:
     load = Load(rate=DOWN_PER_S, messages=DOWN_COUNT, seconds=lead_ms / 1000, delays_ms=(lead_ms, lead_ms))
     result, taken = generate_taken(target.broker, TOPIC, load)
     end_ms = result["first_ms"] + lead_ms * INDEX_SHARE
-    while target.unindexed():
-        if time.time() * 1000 > end_ms:
-            raise RuntimeError(f"{target.unindexed():,} timers are not indexed in time: this machine is too busy")
-        time.sleep(OUT_LOOK_S)
+    target.await_indexed(end_ms / 1000 - time.time())
     target.end()
     broker = _alone(target)
     if isinstance(target, WheelMQ):  # it was stopped cleanly; only a kill -9 counts here

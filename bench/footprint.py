@@ -26,7 +26,6 @@ DAY_MS: Final = 86_400_000
 RATE: Final = 5000.0
 """Sends per second, which both brokers accept."""
 INDEXED_DEADLINE_S: Final = 120.0
-LOOK_S: Final = 0.5
 
 METRICS: Final = [
     Metric("processes", "processes"),
@@ -64,19 +63,10 @@ def _footprint(target: Target, options: Namespace) -> Figures:
     figures = {f"idle_{key}": value for key, value in _use(target, seconds).items()}
     load = Load(connections=4, rate=RATE, messages=options.timers, seconds=600.0, delays_ms=(DAY_MS, 2 * DAY_MS))
     figures["pending"] = generate(target.broker, TOPIC, load)["good"]
-    _until_indexed(target)
+    target.await_indexed(INDEXED_DEADLINE_S)
     time.sleep(SETTLE_S)
     figures |= {f"pending_{key}": value for key, value in _use(target, seconds).items()}
     return figures | {"processes": len(_processes(target))}
-
-
-def _until_indexed(target: Target) -> None:
-    """Wait until the broker's index has all timers. Raises TimeoutError."""
-    end_s = time.monotonic() + INDEXED_DEADLINE_S
-    while target.unindexed():
-        if time.monotonic() > end_s:
-            raise TimeoutError(f"{target.unindexed()} timers are not indexed after {INDEXED_DEADLINE_S:.0f} s")
-        time.sleep(LOOK_S)
 
 
 def _processes(target: Target) -> list[int]:

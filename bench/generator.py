@@ -43,6 +43,19 @@ def generate(address: str, topic: str, load: Load, taken: Path | None = None) ->
     return found
 
 
+def fill(address: str, topic: str, load: Load) -> int:
+    """Run a load until `load.messages` frames are accepted. Returns their number.
+
+    An overloaded broker accepts fewer at once.
+    """
+    assert load.messages is not None
+    stored = 0
+    while stored < load.messages:
+        missing = dataclasses.replace(load, messages=load.messages - stored)
+        stored += int(generate(address, topic, missing)["good"])
+    return stored
+
+
 def warm_up(target: Target, topic: str, load: Load, *, is_first: bool = True) -> None:
     """Send the load unmeasured for a fixed time. `is_first` means that the broker has just started."""
     generate(target.broker, topic, dataclasses.replace(load, seconds=WARM_S[target.name] if is_first else WARM_AGAIN_S))

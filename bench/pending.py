@@ -168,11 +168,11 @@ def _fill(target: Target, number: int) -> Figures:
         sending_s += result["seconds"]
         tell(f"{target.name}: {good:,} in, {target.unindexed():,} of them not indexed")
         if i == 0:
-            _until_indexed(target)
+            target.await_indexed(INDEX_DEADLINE_S)
             time.sleep(SETTLE_S)
             first_mib = _anonymous(target)
     last_s = time.monotonic()
-    _until_indexed(target)
+    target.await_indexed(INDEX_DEADLINE_S)
     return {
         "timers": good,
         "refused": number - good,
@@ -180,14 +180,6 @@ def _fill(target: Target, number: int) -> Figures:
         "index_s": time.monotonic() - last_s,
         "first_mib": first_mib,
     }
-
-
-def _until_indexed(target: Target) -> None:
-    end_s = time.monotonic() + INDEX_DEADLINE_S
-    while target.unindexed():
-        if time.monotonic() > end_s:
-            raise RuntimeError(f"{target.unindexed():,} timers are not indexed after {INDEX_DEADLINE_S:.0f} s")
-        time.sleep(LOOK_S)
 
 
 def _short(target: Target, seconds: float) -> int:

@@ -34,6 +34,7 @@ READY_DEADLINE_S: Final = 120.0
 STOP_DEADLINE_S: Final = 60.0
 APACHE_HEAP: Final = "2g"
 PREPARE_DEADLINE_S: Final = 600.0
+INDEX_LOOK_S: Final = 0.1
 QUEUES: Final = 4
 
 
@@ -98,6 +99,14 @@ class Target(ABC):
     def unindexed(self) -> int:
         """Return the number of parked messages that are not in the timer's index yet."""
         return int(self.runtime()["timerOffsetBehind"])
+
+    def await_indexed(self, deadline_s: float) -> None:
+        """Wait until all parked messages are in the timer's index. Raises RuntimeError after the deadline."""
+        end_s = time.monotonic() + deadline_s
+        while count := self.unindexed():
+            if time.monotonic() > end_s:
+                raise RuntimeError(f"{count:,} timers are not indexed in time: this machine is too busy")
+            time.sleep(INDEX_LOOK_S)
 
     def stored(self, topic: str) -> int:
         """Return the number of messages in the topic's queues."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from bench.generator import generate
+from bench.generator import fill
 from bench.rawload import Load
 from bench.report import Figures, Metric, Report, measure, parse, parser
 from bench.room import make_room
@@ -68,10 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _reads(target: Target, count: int, body_bytes: int) -> Figures:
-    stored = 0
-    while stored < count:  # an overloaded broker accepts fewer messages
-        load = Load(messages=count - stored, body_bytes=body_bytes, seconds=FILL_S)
-        stored += generate(target.broker, TOPIC, load)["good"]
+    stored = fill(target.broker, TOPIC, Load(messages=count, body_bytes=body_bytes, seconds=FILL_S))
     figures: Figures = {}
     for name, columns in READS.items():
         _read(target, columns, stored, {"storePath": str(target.store)})

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.generator import generate
+from bench.generator import fill
 from bench.holds import make_topics
 from bench.javaclient import JavaClient
 from bench.kafka import KafkaBroker
@@ -89,14 +89,10 @@ class RocketTopics(Topics):
 
     def fill(self, topic: str, count: int, body_bytes: int) -> None:
         self.create(topic)
-        stored = 0
-        while stored < count:  # an overloaded broker accepts fewer messages
-            missing = count - stored
-            batch = FILL_BATCH if missing >= FILL_BATCH else 1
-            load = Load(
-                messages=missing // batch, body_bytes=body_bytes, batch=batch, window=FILL_WINDOW, seconds=FILL_S
-            )
-            stored += batch * generate(self._target.broker, topic, load)["good"]
+        batches, rest = divmod(count, FILL_BATCH)
+        for messages, batch in ((batches, FILL_BATCH), (rest, 1)):
+            load = Load(messages=messages, body_bytes=body_bytes, batch=batch, window=FILL_WINDOW, seconds=FILL_S)
+            fill(self._target.broker, topic, load)
 
     def stored(self, topic: str) -> int:
         return self._target.stored(topic)
