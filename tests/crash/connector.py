@@ -33,6 +33,7 @@ import msgspec
 from tests.crash.copies import CopyVerdict, Unreadable, judge_copies, of_sink, of_source, read_topic
 from tests.crash.copying import LEAVE_DEADLINE_S, CopierProcess, CopyProgress, Feeder, Victim, read_progress
 from tests.crash.figures import spread
+from tests.crash.options import add_flush, add_json, add_limit, add_seed_and_home
 from tests.crash.parts import BrokerProcess, Role, check_role, fired
 from tests.crash.requests import until
 from tests.crash.sends import SETTINGS
@@ -410,13 +411,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.crash.connector", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, help="kills of each side")
     parser.add_argument("--side", choices=SIDES, default="both")
-    parser.add_argument("--flush", choices=("ASYNC_FLUSH", "SYNC_FLUSH"), default="ASYNC_FLUSH")
+    add_flush(parser, "ASYNC_FLUSH")
     parser.add_argument("--guarantee", choices=("exactly-once", "at-least-once"), default="exactly-once")
-    parser.add_argument("--seed", type=int, help="gives the kills of the run that printed it")
+    add_seed_and_home(parser, "kills")
     parser.add_argument("--brokers", type=int, default=2)
-    parser.add_argument("--seconds-max", type=float, default=7200.0)
-    parser.add_argument("--home", type=Path, help="where to keep stores and logs; a scratch folder if not named")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    add_limit(parser, 7200.0)
+    add_json(parser)
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     home = options.home or Path(tempfile.mkdtemp(prefix="wheelmq-connector-"))

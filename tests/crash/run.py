@@ -28,6 +28,7 @@ import numpy as np
 from tests.crash import figures
 from tests.crash.killing import Death, Killer, Watch
 from tests.crash.load import Load, Mix
+from tests.crash.options import add_flush, add_json, add_limit, add_seed_and_home
 from tests.crash.parts import BrokerProcess, Event, Pipeline
 from tests.crash.schedule import Chain, deaths, known, make_schedule
 from tests.crash.verdict import Verdict, judge
@@ -268,18 +269,17 @@ def report(outcome: Outcome) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.crash.run", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=80)
-    parser.add_argument("--seed", type=int, help="replays the schedule of the run that printed it")
+    add_seed_and_home(parser, "schedule", "store and logs")
     parser.add_argument("--only", default="", metavar="WHAT,WHAT", help=", ".join(known()))
-    parser.add_argument("--flush", choices=("ASYNC_FLUSH", "SYNC_FLUSH"), default="ASYNC_FLUSH")
+    add_flush(parser, "ASYNC_FLUSH")
     parser.add_argument("--rate", type=float, default=2000.0, help="messages a second")
-    parser.add_argument("--seconds-max", type=float, default=2000.0)
+    add_limit(parser, 2000.0)
     parser.add_argument("--late-p99-max-ms", type=float, default=250.0, help="of what was armed when Spark was killed")
     parser.add_argument(
         "--turning-max-s", type=float, default=LEAD_S, help="until Spark turns again (default: the lead)"
     )
     parser.add_argument("--no-spark", action="store_true", help="the broker alone")
-    parser.add_argument("--home", type=Path, help="where to keep store and logs; a scratch folder if not named")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    add_json(parser)
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     home = options.home or Path(tempfile.mkdtemp(prefix="wheelmq-crash-"))

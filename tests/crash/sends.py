@@ -28,6 +28,7 @@ from tests.crash.figures import spread
 from tests.crash.following import Follower
 from tests.crash.load import Load, Mix
 from tests.crash.notes import Kind
+from tests.crash.options import add_flush, add_json, add_limit, add_seed_and_home
 from tests.crash.parts import BrokerProcess, Role, check_role, fired
 from tests.crash.requests import until
 from tests.crash.run import NOTHING_EXPIRES
@@ -365,12 +366,11 @@ def report(outcome: Outcome) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.crash.sends", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--flush", choices=("ASYNC_FLUSH", "SYNC_FLUSH"), default="SYNC_FLUSH")
-    parser.add_argument("--seed", type=int, help="gives the moments of the run that printed it")
+    add_flush(parser, "SYNC_FLUSH")
+    add_seed_and_home(parser, "moments", "store and logs")
     parser.add_argument("--rate", type=float, default=3000.0, help="messages a second")
-    parser.add_argument("--seconds-max", type=float, default=3600.0)
-    parser.add_argument("--home", type=Path, help="where to keep store and logs; a scratch folder if not named")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    add_limit(parser, 3600.0)
+    add_json(parser)
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     home = options.home or Path(tempfile.mkdtemp(prefix="wheelmq-sends-"))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compat.apache.apache import ApacheController
+from tests.crash.options import add_limit, add_seed_and_home
 from tests.crash.parts import BrokerProcess
 from tests.failover.group import NAME, Group, Member, NotReady
 from tests.failover.network import Link
@@ -155,9 +156,8 @@ class ControlledRun(Run):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.failover.controlled", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--losses", type=int, default=200)
-    parser.add_argument("--seed", type=int, help="gives the losses of the run that printed it")
-    parser.add_argument("--seconds-max", type=float, default=7200.0)
-    parser.add_argument("--home", type=Path, help="where to keep stores and logs; a scratch folder if not named")
+    add_seed_and_home(parser, "losses")
+    add_limit(parser, 7200.0)
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     home = options.home or Path(tempfile.mkdtemp(prefix="wheelmq-controlled-"))

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.crash.figures import spread
+from tests.crash.options import add_seed_and_home
 from tests.failover.group import Group, NotReady
 from tests.failover.history import (
     Dequeue,
@@ -293,8 +294,7 @@ def _now_ms() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.failover.queue_model", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--faults", type=int, default=100)
-    parser.add_argument("--seed", type=int, help="gives the faults of the run that printed it")
-    parser.add_argument("--home", type=Path, help="where to keep stores and logs; a scratch folder if not named")
+    add_seed_and_home(parser, "faults")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     home = options.home or Path(tempfile.mkdtemp(prefix="wheelmq-queue-model-"))

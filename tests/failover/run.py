@@ -30,6 +30,7 @@ from tests.crash.figures import spread
 from tests.crash.following import Follower
 from tests.crash.load import Load, Mix
 from tests.crash.notes import Kind
+from tests.crash.options import add_json, add_limit, add_seed_and_home
 from tests.crash.verdict import judge
 from tests.failover.group import Group, NotReady
 from tests.failover.logs import difference
@@ -390,10 +391,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.failover.run", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--losses", type=int, default=500)
     parser.add_argument("--mode", choices=("SYNC_MASTER", "ASYNC_MASTER"), default="SYNC_MASTER")
-    parser.add_argument("--seed", type=int, help="gives the losses of the run that printed it")
-    parser.add_argument("--seconds-max", type=float, default=7200.0)
-    parser.add_argument("--home", type=Path, help="where to keep stores and logs; a scratch folder if not named")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    add_seed_and_home(parser, "losses")
+    add_limit(parser, 7200.0)
+    add_json(parser)
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     home = options.home or Path(tempfile.mkdtemp(prefix="wheelmq-failover-"))
