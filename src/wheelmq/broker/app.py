@@ -95,12 +95,15 @@ class BrokerApp:
         *,
         clock: Clock | None = None,
         owns_process: bool = True,
+        may_compile: bool = True,
     ) -> None:
         """Prepare a broker. `owns_process` says that the broker may configure the process for itself.
 
+        With `may_compile=False`, a broker without compiled kernels runs their twins, and compiles nothing.
+
         `access_key` is that of the processes of one `wheelmq up`, which the broker knows as a super user.
         """
-        self._clock, self._owns_process = clock or SystemClock(), owns_process
+        self._clock, self._owns_process, self._may_compile = clock or SystemClock(), owns_process, may_compile
         self._has_fixed_port = settings.broker.listen_port != 0
         if settings.broker.listen_port == 0:
             node = msgspec.structs.replace(settings.broker, listen_port=_free_port(settings.broker.listen_host))
@@ -147,7 +150,12 @@ class BrokerApp:
             keep_freed_memory()
         shell = _Shell(loop)
         workers = self._workers = Workers.of(lambda name: ThreadWorker(name, shell.on_loop))
-        kernels = Kernels(self._kernel_use, self._clock, lambda: ThreadWorker("kernels", shell.on_loop))
+        kernels = Kernels(
+            self._kernel_use,
+            self._clock,
+            lambda: ThreadWorker("kernels", shell.on_loop),
+            may_compile=self._may_compile,
+        )
         broker = self._open_broker(kernels, workers, shell)
         parts = broker.parts
         self._check_exposure(has_users=bool(parts.access.tables.users.all()))

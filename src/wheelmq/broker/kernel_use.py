@@ -9,7 +9,7 @@ from wheelmq.formats.kernels import jit
 
 class KernelState(StrEnum):
     OFF = "off"
-    """The process runs the twins, as WHEELMQ_KERNELS says."""
+    """The process runs the twins, as WHEELMQ_KERNELS says, or because a TestBroker compiles nothing."""
     COMPILING = "compiling"
     """The process runs the twins until the kernels are compiled and loaded."""
     IN_USE = "in_use"

@@ -68,9 +68,15 @@ class KernelCompiler:
 class Kernels:
     """Loads the kernels of this process, or has them compiled. Its methods are called on the loop."""
 
-    def __init__(self, use: KernelUse, clock: Clock, make_worker: Callable[[], Worker]) -> None:
-        """`make_worker` returns the worker that waits for the compiler and loads its code."""
+    def __init__(
+        self, use: KernelUse, clock: Clock, make_worker: Callable[[], Worker], *, may_compile: bool = True
+    ) -> None:
+        """`make_worker` returns the worker that waits for the compiler and loads its code.
+
+        With `may_compile=False`, a process without compiled kernels runs the twins until its end.
+        """
         self.use = use
+        self._may_compile = may_compile
         self._clock = clock
         self._make_worker = make_worker
         self._worker: Worker | None = None
@@ -91,7 +97,12 @@ class Kernels:
         """Load the kernels, or begin to compile them in a child process. Call it before the store is opened."""
         if jit.MODE == jit.PLAIN:
             return
-        if jit.MODE != jit.BACKGROUND:
+        if not self._may_compile:
+            if not self._load_compiled():
+                jit.hold_back()
+                self.use.state = KernelState.OFF
+                return
+        elif jit.MODE != jit.BACKGROUND:
             warm(log.warning)
         elif not self._load_compiled():
             self._compile()
@@ -107,7 +118,8 @@ class Kernels:
             with without_collections():
                 load()
         except CacheUnusable as error:
-            log.warning("%s: the broker compiles its kernels again", error)
+            if self._may_compile:
+                log.warning("%s: the broker compiles its kernels again", error)
             return False
         return True
 

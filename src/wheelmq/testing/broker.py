@@ -109,7 +109,9 @@ class TestBroker:
         await nameserver.start()
         self._nameserver = nameserver
         fixed = {"store_path": folder / "store", "listen_port": 0, "namesrv": self.namesrv}
-        self._app = BrokerApp(_settings_of({**fixed, **self._settings}), clock=self.clock, owns_process=False)
+        self._app = BrokerApp(
+            _settings_of({**fixed, **self._settings}), clock=self.clock, owns_process=False, may_compile=False
+        )
         await self._app.start()
         assert self._app.registration is not None
         await self._app.registration.registered.wait()
@@ -123,6 +125,7 @@ class TestBroker:
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+            self._cancel_tasks()
             self._loop.close()
             assert self._folder is not None
             self._folder.cleanup()
@@ -132,6 +135,13 @@ class TestBroker:
             await self._app.stop()
         if self._nameserver is not None:
             await self._nameserver.stop()
+
+    def _cancel_tasks(self) -> None:
+        """Cancel the tasks that remain after a timeout, so that Python does not warn about them."""
+        if tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(tasks))
 
     # For clients ---------------------------------------------------------------------------------------------------
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from wheelmq.client import PullSettings, SyncProducer, SyncPullConsumer
 from wheelmq.config.errors import ConfigError
+from wheelmq.formats.kernels import cache, jit
 from wheelmq.testing import TestBroker
 from wheelmq.testing.movable_clock import MovableClock
 
@@ -110,6 +114,35 @@ def test_a_stopped_broker_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         broker.advance(days=1)
     with pytest.raises(RuntimeError, match="use another one"):
         broker.start()
+
+
+@pytest.mark.parametrize("mode", [jit.COMPILED, jit.BACKGROUND])
+def test_without_compiled_kernels_it_starts_with_the_plain_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(jit, "MODE", mode)
+    with TestBroker() as broker, SyncProducer(broker.namesrv) as producer:
+        assert not jit.available()
+        assert [one for one in psutil.Process().children() if "kernel_compiler" in " ".join(one.cmdline())] == []
+        producer.send("T", b"x", delay_ms=60_000)
+        broker.advance(minutes=1)
+        assert bodies(broker, "T") == [b"x"]
+    assert list(tmp_path.iterdir()) == [], "nothing was compiled"
+
+
+def test_a_start_that_takes_too_long_leaves_no_tasks(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def block(broker: TestBroker, folder: Path) -> None:
+        time.sleep(0.3)
+
+    monkeypatch.setattr(TestBroker, "_start", block)
+    monkeypatch.setattr("wheelmq.testing.broker.START_S", 0.05)
+    with pytest.raises(TimeoutError):
+        TestBroker().start()
+    gc.collect()
+    assert [str(one.message) for one in recwarn if "never awaited" in str(one.message)] == []
 
 
 def test_the_plugin_gives_each_test_an_empty_broker(tmp_path: Path) -> None:
