@@ -81,9 +81,10 @@ def _parts_of(file: Path) -> list[str]:
     if sources.is_toml(file):
         return list(PARTS)
     try:
-        names = {one.name for one in properties.parse(sources.read_bytes(file))}
+        found, _ = properties.parse_valid(sources.read_bytes(file))
     except ConfigError as error:
-        raise CannotStart(f"{file}, {error}" if str(error).startswith("line") else str(error)) from None
+        raise CannotStart(str(error)) from None
+    names = {one.name for one in found}
     return [max(PARTS, key=lambda part: len(names & set(_schema(part).keys)))]
 
 

@@ -31,21 +31,21 @@ class Reading:
 def read(raw: bytes, file: str, schema: Schema[Any]) -> Reading:
     """Return the settings in a property file. Notes and errors call it `file`.
 
-    Raises ConfigError with one line for each value that is rejected or does not parse.
+    Raises ConfigError with one line for each value that is rejected, does not parse or is not allowed.
     """
-    try:
-        found = properties.parse(raw)
-    except ConfigError as error:
-        raise ConfigError(f"{file}, {error}") from None
+    found, invalid = properties.parse_valid(raw)
     last = {one.name: one for one in found}
     places = {name: f"{file}, line {one.line}: {name}" for name, one in last.items()}
-    reading = interpret({name: one.value for name, one in last.items()}, places, schema)
+    reading, problems = _interpret({name: one.value for name, one in last.items()}, places, schema)
+    problems = [f"{file}, {problem}" for problem in invalid] + problems
     reading.notes += _of_addresses(reading.given, file, schema) + _of_role(reading.given, schema)
     reading.notes += [
         f"{file}, line {one.line}: {one.name} is given again in line {last[one.name].line}, which counts"
         for one in found
         if last[one.name] is not one
     ]
+    if problems:
+        raise ConfigError("\n".join(problems + schema.problems(reading.given)))
     return reading
 
 
@@ -79,7 +79,18 @@ def _of_role(given: dict[str, Given], schema: Schema[Any]) -> list[str]:
 
 
 def interpret(values: Mapping[str, str], places: Mapping[str, str], schema: Schema[Any]) -> Reading:
-    """Convert `values`, by Apache's names and found at `places`. Raises ConfigError as `read` does."""
+    """Convert `values`, by Apache's names and found at `places`.
+
+    Raises ConfigError with one line for each value that is rejected or does not parse.
+    """
+    reading, problems = _interpret(values, places, schema)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return reading
+
+
+def _interpret(values: Mapping[str, str], places: Mapping[str, str], schema: Schema[Any]) -> tuple[Reading, list[str]]:
+    """Convert `values`. Returns those that parse, and a problem for each of the others."""
     reading = Reading()
     problems = []
     for name, text in values.items():
@@ -93,9 +104,7 @@ def interpret(values: Mapping[str, str], places: Mapping[str, str], schema: Sche
             _take(key, text.strip(), values, places[name], reading)
         except ValueError as error:
             problems.append(f"{places[name]}: {error}")
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return reading
+    return reading, problems
 
 
 def written(value: Any, key: str = "") -> str:

@@ -30,8 +30,25 @@ class PropertyLine(NamedTuple):
 
 
 def parse(raw: bytes) -> list[PropertyLine]:
-    """Return the properties of a file in order; later duplicates count. Raises ConfigError for an invalid escape."""
-    return [_split(text, line, last) for text, line, last in _logical_lines(raw.decode("latin-1"))]
+    """Return the properties of a file in order; later duplicates count.
+
+    Raises ConfigError with one line for each invalid escape.
+    """
+    found, problems = parse_valid(raw)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return found
+
+
+def parse_valid(raw: bytes) -> tuple[list[PropertyLine], list[str]]:
+    """Return the properties of a file in order, and a problem for each line with an invalid escape."""
+    found, problems = [], []
+    for text, line, last in _logical_lines(raw.decode("latin-1")):
+        try:
+            found.append(_split(text, line, last))
+        except ConfigError as error:
+            problems.append(str(error))
+    return found, problems
 
 
 def write(values: Mapping[str, str]) -> str:

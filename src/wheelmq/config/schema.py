@@ -94,27 +94,41 @@ class Schema(Generic[T]):
         return found
 
     def build(self, given: Mapping[str, Given]) -> T:
-        """Return the settings. Raises ConfigError with one line for each value that is not allowed."""
-        problems, values = [], {}
+        """Return the settings. Raises ConfigError with one line for each problem."""
+        if problems := self.problems(given):
+            raise ConfigError("\n".join(problems))
+        return self.make({name: self.convert(name, value) for name, (value, _) in given.items()})
+
+    def problems(self, given: Mapping[str, Given]) -> list[str]:
+        """Return one line for each value that is not allowed, and for each other table whose check fails."""
+        found, values, wrong_tables = [], {}, set()
         for name, (value, where) in given.items():
             try:
                 values[name] = self.convert(name, value)
             except ValueError as error:
-                problems.append(f"{where}: {error}")
-        if problems:
-            raise ConfigError("\n".join(problems))
-        try:
-            settings = self.make(values)
-            self.check(settings)
-        except ValueError as error:
-            names = {name: (name, apaches.name) for name, apaches in self.apaches().items()}
-            named = [
-                where
-                for name, (_, where) in given.items()
-                if any(known in str(error) for known in names.get(name, (name,)))
-            ]
-            raise ConfigError(": ".join([*named[:1], str(error)])) from None
-        return settings
+                found.append(f"{where}: {error}")
+                wrong_tables.add(self.fields[name].table)
+        incomplete = {
+            one.table for one in self.fields.values() if one.default is msgspec.NODEFAULT and one.name not in values
+        }
+        for table, keys in setting.nested(self.tables, values).items():
+            if table in wrong_tables | incomplete:
+                continue
+            try:
+                self.tables[table](**keys).check()
+            except ValueError as error:
+                found.append(self._located(error, given))
+        return found
+
+    def _located(self, error: ValueError, given: Mapping[str, Given]) -> str:
+        """Return the text of `error` after the place of the first value that it names."""
+        names = {name: (name, apaches.name) for name, apaches in self.apaches().items()}
+        named = [
+            where
+            for name, (_, where) in given.items()
+            if any(known in str(error) for known in names.get(name, (name,)))
+        ]
+        return ": ".join([*named[:1], str(error)])
 
     def make(self, values: Mapping[str, Any]) -> T:
         """Return settings with `values`, by name. The others have their defaults. Raises ValueError."""

@@ -74,6 +74,24 @@ def test_check_rejects_an_invalid_file(tmp_path: Path, name: str, text: str, tol
     assert result.exit_code == 1 and told in result.output
 
 
+def test_check_lists_all_problems_of_a_file(tmp_path: Path) -> None:
+    """One key has no number, one is refused, two have values that are not allowed, two lines have a wrong escape."""
+    text = """
+        listenPort=abc
+        aclEnable=true
+        flushDiskType=SOMETIMES
+        timerPrecisionMs=0
+        deleteWhen=31
+        brokerName=\\u12
+        namesrvAddr=\\uzzzz
+    """
+    result = check(tmp_path / "b.conf", text)
+    assert result.exit_code == 1
+    assert sorted(int(line.split("line ")[1].partition(":")[0]) for line in result.output.splitlines()) == [
+        *range(2, 9)
+    ]
+
+
 @pytest.mark.parametrize("part", ["broker", "nameserver"])
 def test_a_part_does_not_start_with_an_invalid_file(tmp_path: Path, part: str) -> None:
     file = tmp_path / "x.conf"
