@@ -232,7 +232,7 @@ def kernels() -> Check:
     """Check that kernels can be compiled. Without Numba the broker runs, slowly."""
     from importlib.metadata import PackageNotFoundError, version
 
-    from wheelmq.formats.kernels.cache import ALL_LISTS, cache_folder, is_complete
+    from wheelmq.formats.kernels.cache import ALL_LISTS, cache_folder, is_compiling, is_complete
 
     if os.environ.get("WHEELMQ_KERNELS") == "plain":
         return Check(
@@ -247,7 +247,8 @@ def kernels() -> Check:
         return Check("kernels", CheckStatus.FAIL, f"{missing.name} is not installed", reinstall_text("numba", "numpy"))
     if is_compiled:
         return Check("kernels", CheckStatus.OK, f"{found}; the compiled code is in {cache_folder()}")
-    return Check("kernels", CheckStatus.OK, f"{found}; not compiled yet; the next broker compiles them")
+    when = "a process of WheelMQ compiles them now" if is_compiling() else "the next broker compiles them"
+    return Check("kernels", CheckStatus.OK, f"{found}; not compiled yet; {when}")
 
 
 def ship(home: Path) -> Check:

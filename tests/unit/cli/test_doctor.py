@@ -27,6 +27,7 @@ from wheelmq.cli.disk_use import DiskUse
 from wheelmq.cli.doctor import CheckStatus
 from wheelmq.cli.ports import free_port
 from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.kernels import cache
 from wheelmq.formats.wire import frame
 from wheelmq.store.ship_status import ShipStatus, ShipStatusFile
 from wheelmq.system.clock import SystemClock
@@ -44,6 +45,15 @@ def test_this_machine_can_run_wheelmq(tmp_path: Path) -> None:
     assert [check for check in checks if check["name"] in ("java", "spark") and check["status"] != "ok"] == []
     assert all(check["advice"] for check in checks if check["status"] == "fail")
     assert result.exit_code == (1 if any(check["status"] == "fail" for check in checks) else 0)
+
+
+def test_a_compilation_that_runs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path)
+    monkeypatch.delenv("WHEELMQ_KERNELS", raising=False)
+    assert doctor.kernels().detail.endswith("not compiled yet; the next broker compiles them")
+    with cache.compiling(print, "broker"):
+        assert doctor.kernels().detail.endswith("not compiled yet; a process of WheelMQ compiles them now")
+    assert not cache.is_compiling()
 
 
 def test_an_old_copy_of_the_store_is_named_with_the_problem(tmp_path: Path) -> None:

@@ -85,6 +85,18 @@ def is_complete(*lists: str) -> bool:
     return all(_is_whole(cache_folder() / name) for name in lists)
 
 
+def is_compiling() -> bool:
+    """Return whether a process compiles into the cache now."""
+    try:
+        with open(cache_folder() / "lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def _is_whole(marker: Path) -> bool:
     try:
         sizes: dict[str, int] = json.loads(marker.read_text())
