@@ -128,7 +128,9 @@ def _write_perm(name: str, *, writable: bool) -> click.Command:
             return await admin.set_writable(broker, writable=writable)
 
         done = "accepts sends again" if writable else "gets no more sends"
-        click.echo(f"{broker} {done}: {ask(work)} topics were changed at the name servers.")
+        count = ask(work)
+        were = "was" if count == 1 else "were"
+        click.echo(f"{broker} {done}: {counted(count, 'topic')} {were} changed at the name servers.")
 
     change.help = (
         "Allow sends to a broker again."

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from wheelmq.cli.admin_options import AskAdmin, broker_option, chosen_brokers, cluster_option, topic_option, with_admin
-from wheelmq.cli.tables import json_option, print_structs, print_table, when_text
+from wheelmq.cli.tables import counted, json_option, print_structs, print_table, when_text
 from wheelmq.cli.topics import TopicRow, perm_text, print_topics, topic_rows
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def update_topic(
 
     if broker is None and cluster is None:
         raise click.UsageError("name a broker with -b, or the brokers of a cluster with -c")
-    click.echo(f"The topic {topic} has {write} queues at {', '.join(ask(work))}.")
+    click.echo(f"The topic {topic} has {counted(write, 'queue')} at {', '.join(ask(work))}.")
 
 
 @click.command(name="deleteTopic")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from wheelmq.cli.part import CannotStart, home_option
+from wheelmq.cli.tables import counted
 from wheelmq.cli.targets import end_failed, find_store, open_target, print_event, storage_option, store_option
 
 
@@ -43,9 +44,9 @@ def command(dest: str, home: Path, store: Path | None, pairs: tuple[str, ...], a
     counts = found.counts
     report(
         "verified",
-        f"verified: {counts.records:,} records up to position {found.log_end:,}, {counts.block_records:,} in "
-        f"{counts.blocks:,} blocks; pending are {counts.timers:,} in the timer, {counts.in_levels:,} in levels, "
-        f"{counts.in_blocks:,} in blocks",
+        f"verified: {counted(counts.records, 'record')} up to position {found.log_end:,}, {counts.block_records:,} in "
+        f"{counted(counts.blocks, 'block')}; pending are {counts.timers:,} in the timer, "
+        f"{counts.in_levels:,} in levels, {counts.in_blocks:,} in blocks",
         log_start=found.log_start,
         log_end=found.log_end,
         last_ms=found.last_ms,

@@ -11,6 +11,7 @@ import click
 
 from wheelmq.cli.config_options import DEFAULT, all_schemas, settings_of
 from wheelmq.cli.part import CannotStart
+from wheelmq.cli.tables import counted
 
 if TYPE_CHECKING:
     from wheelmq.config.schema import Schema
@@ -96,7 +97,7 @@ def _check(part: str, file: Path) -> None:
     fallbacks = {name: path for name, path in PLACEHOLDERS.items() if name in found.fields}
     settings, reading = settings_of(found, file, fallbacks=fallbacks, options={})
     given = {field: one for field, one in reading.given.items() if field not in fallbacks or one.where != DEFAULT}
-    click.echo(f"{part}: {len(given)} settings are given")
+    click.echo(f"{part}: {counted(len(given), 'setting')} {'is' if len(given) == 1 else 'are'} given")
     for field, (_, where) in sorted(given.items()):
         shown = "..." if is_secret(found, field) else written(found.value(settings, field))
         click.echo(f"  {field} = {shown}   ({where})")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from wheelmq.cli.tables import counted
 from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.results import CancelResult
 
@@ -124,9 +125,11 @@ class DemoMessages:
         for one in [*self.of(DemoKind.BURST), *self.of(DemoKind.STREAM)]:
             for problem in _problems(one):
                 found.setdefault(problem, []).append(one)
-        lines = [f"{_messages(len(those))} {problem}, such as {_name(those[0])}" for problem, those in found.items()]
+        lines = [
+            f"{counted(len(those), 'message')} {problem}, such as {_name(those[0])}" for problem, those in found.items()
+        ]
         if self.strangers:
-            lines.append(f"{_messages(self.strangers)} arrived that the demo had not sent")
+            lines.append(f"{counted(self.strangers, 'message')} arrived that the demo had not sent")
         return lines
 
 
@@ -142,10 +145,6 @@ def _problems(one: DemoMessage) -> Iterable[str]:
         yield "arrived more than once"
     if one.is_early:
         yield "arrived early"
-
-
-def _messages(number: int) -> str:
-    return "1 message" if number == 1 else f"{number:,} messages"
 
 
 def _name(one: DemoMessage) -> str:

@@ -21,6 +21,7 @@ from wheelmq.cli.config_options import config_option, set_option
 from wheelmq.cli.part import CannotStart, home_option
 from wheelmq.cli.replication_check import replication
 from wheelmq.cli.spark_extra import INSTALL, PACKAGES, missing_packages
+from wheelmq.cli.tables import counted
 
 if TYPE_CHECKING:
     from wheelmq.broker.settings import BrokerSettings
@@ -439,7 +440,8 @@ def timers(port: int, tls: TlsSettings | None = None) -> Check:
             "timers", CheckStatus.WARN, f"the process on port {port} does not answer as a broker of WheelMQ does"
         )
     if not state.problem:
-        return Check("timers", CheckStatus.OK, f"{state.pending:,} messages wait, none is late")
+        wait = "waits" if state.pending == 1 else "wait"
+        return Check("timers", CheckStatus.OK, f"{counted(state.pending, 'message')} {wait}, none is late")
     if state.late_ms >= LATE_MS:
         return Check("timers", CheckStatus.FAIL, state.problem, LATE)
     return Check("timers", CheckStatus.WARN, state.problem, START_PIPELINE)

@@ -12,7 +12,7 @@ import msgspec
 from wheelmq.cli.clients import each, open_admin
 from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.groups import group_names
-from wheelmq.cli.tables import json_option, print_structs, print_table, when_text
+from wheelmq.cli.tables import counted, json_option, print_structs, print_table, when_text
 from wheelmq.cli.tls_options import tls_options
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def print_lags(rows: list[LagRow], *, by_queue: bool) -> None:
 def _print_topics(rows: list[LagRow]) -> None:
     cells = [(row.group, row.topic, str(row.lag), when_text(row.last_consumed_ms)) for row in rows]
     columns = ("group", "topic", "lag", "last consumed was stored (local time)")
-    print_table(f"{sum(row.lag for row in rows)} messages in all", columns, cells, may_go=(columns[-1],))
+    print_table(_title(rows), columns, cells, may_go=(columns[-1],))
 
 
 def _print_queues(rows: list[LagRow]) -> None:
@@ -88,7 +88,11 @@ def _print_queues(rows: list[LagRow]) -> None:
         for one in row.queues
     ]
     columns = ("group", "topic", "broker", "queue", "committed", "end", "lag")
-    print_table(f"{sum(row.lag for row in rows)} messages in all", columns, cells, may_go=("broker",))
+    print_table(_title(rows), columns, cells, may_go=("broker",))
+
+
+def _title(rows: list[LagRow]) -> str:
+    return f"{counted(sum(row.lag for row in rows), 'message')} in all"
 
 
 async def _lags(namesrv: str, tls: TlsOptions | None, group: str | None, topic: str | None) -> list[LagRow]:

@@ -10,6 +10,7 @@ import msgspec
 from wheelmq.cli.check import Check, CheckStatus
 from wheelmq.cli.credentials import own_sign
 from wheelmq.cli.ports import HOST, is_free
+from wheelmq.cli.tables import counted
 
 if TYPE_CHECKING:
     from wheelmq.broker.settings import BrokerSettings
@@ -85,7 +86,7 @@ def master_check(state: ReplicationState, slaves: list[Slave]) -> Check:
         texts.append(f"{lag} since {state.lag_ms} ms")
     lacking = sum(state.lacking.values())
     if lacking:
-        texts.append(f"slaves lack {lacking:,} messages with delayInSeconds")
+        texts.append(f"slaves lack {counted(lacking, 'message')} with delayInSeconds")
     late = not all(one.in_sync for one in slaves)
     advice = "the network or the slave's disk is slower than the sends; the log of the slave may name a reason"
     status = CheckStatus.WARN if late else CheckStatus.OK

@@ -11,6 +11,7 @@ import click
 
 from wheelmq.cli.part import CannotStart, home_option
 from wheelmq.cli.stores import STORE
+from wheelmq.cli.tables import counted
 from wheelmq.cli.targets import error_text, open_target, storage_option, target_argument
 from wheelmq.cli.times import duration_text, parse_past_time, time_text
 
@@ -140,8 +141,9 @@ def _lines(found: dict[str, Any], plan: Plan, known: list[Window]) -> list[str]:
     last = f"; the last one was stored at {time_text(found['last_ms'])}" if found["last_ms"] else ""
     lines = [
         f"restored {found['store']}, {when}" if "store" in found else f"the target is intact, {when}",
-        f"  commit log  {found['records']:,} records, positions {found['log_start']:,} to {found['log_end']:,}{last}",
-        f"  blocks      {found['block_records']:,} records in {found['blocks']:,} blocks",
+        f"  commit log  {counted(found['records'], 'record')}, positions {found['log_start']:,} to "
+        f"{found['log_end']:,}{last}",
+        f"  blocks      {counted(found['block_records'], 'record')} in {counted(found['blocks'], 'block')}",
         f"  pending     {found['timers']:,} in the timer, {found['in_levels']:,} in levels, "
         f"{found['in_blocks']:,} in blocks",
         "  verified    every checksum and every record",

@@ -15,6 +15,7 @@ from wheelmq.backup.settings import ShipSettings
 from wheelmq.backup.shipper import Shipper, ShipStep
 from wheelmq.backup.source import Source
 from wheelmq.backup.target import Target, TargetTaken
+from wheelmq.cli.tables import counted
 from wheelmq.cli.targets import error_text
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.store.ship_status import ShipStatus, ShipStatusFile, public_name
@@ -192,7 +193,8 @@ class ShipRun:
     def _totals_text(self) -> str:
         totals = self.totals
         return (
-            f"{totals.records:,} records in {totals.captures:,} captures, {totals.raw_bytes:,} bytes stored as "
+            f"{counted(totals.records, 'record')} in {counted(totals.captures, 'capture')}, "
+            f"{counted(totals.raw_bytes, 'byte')} stored as "
             f"{totals.stored_bytes:,}"
         )
 

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from wheelmq.cli.credentials import own_sign
+from wheelmq.cli.tables import counted
 from wheelmq.client.session import server_list
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import MASTER_ID, BodyError
@@ -149,9 +150,9 @@ def _compare_slaves(slave: SyncConnection, others: list[str], tls: ClientTls | N
         if (other.epoch, other.log_end) > (own.epoch, own.log_end) or units:
             raise SwitchRejected(
                 f"the slave at {address} has more messages: its log ends at {other.log_end} of epoch {other.epoch}, "
-                f"and that of {slave.address} at {own.log_end} of epoch {own.epoch}. It has {units} more messages with "
-                f"delayInSeconds. Promote it instead: wheelmq promote {address} --force. Or stop it first, and lose "
-                "these messages"
+                f"and that of {slave.address} at {own.log_end} of epoch {own.epoch}. It has "
+                f"{counted(units, 'more message')} with delayInSeconds. Promote it instead: wheelmq promote {address} "
+                "--force. Or stop it first, and lose these messages"
             )
     return silent
 
@@ -208,4 +209,4 @@ def _behind(slave: SyncConnection, master: SyncConnection, end: int) -> str | No
     lacking = theirs.lacking.get(str(state.broker_id))
     if lacking is None and theirs.has_blocks:
         return "the slave does not copy the blocks of the master"
-    return f"the slave lacks {lacking} messages with delayInSeconds" if lacking else None
+    return f"the slave lacks {counted(lacking, 'message')} with delayInSeconds" if lacking else None

@@ -47,7 +47,7 @@ def print_structs(rows: Iterable[object]) -> int:
 
 def counted(number: int, noun: str) -> str:
     """Return a number with a noun that gets an s in the plural."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def when_text(time_ms: int | None) -> str:

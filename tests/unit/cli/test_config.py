@@ -49,8 +49,8 @@ def test_check_finds_the_part_that_a_file_belongs_to(tmp_path: Path) -> None:
     told = check(tmp_path / "n.conf", text, "--part", "broker").output
     assert told.startswith("broker: 2 settings") and "kvConfigPath is no key of" not in told.splitlines()[0]
     both = check(tmp_path / "w.toml", "[broker]\nname = 'b'\n[nameserver]\nlisten_port = 1\n").output
-    assert "broker: 1 settings are given\n  broker_name = b" in both
-    assert "nameserver: 1 settings are given\n  listen_port = 1" in both
+    assert "broker: 1 setting is given\n  broker_name = b" in both
+    assert "nameserver: 1 setting is given\n  listen_port = 1" in both
 
 
 @pytest.mark.parametrize(

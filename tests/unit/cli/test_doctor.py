@@ -304,7 +304,7 @@ def serve_one(server: socket.socket, harness: BrokerHarness) -> None:
 
 @pytest.mark.parametrize(
     ("away_s", "status", "text"),
-    [(0, CheckStatus.OK, "1 messages wait, none is late"), (13, CheckStatus.WARN, "the pipeline makes no turn")],
+    [(0, CheckStatus.OK, "1 message waits, none is late"), (13, CheckStatus.WARN, "the pipeline makes no turn")],
 )
 def test_the_timer_check_warns_if_the_pipeline_makes_no_turn(
     tmp_path: Path, away_s: int, status: CheckStatus, text: str

@@ -6,11 +6,14 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from tests.unit.cli.running import Command, Running, topic_registered
 from tests.unit.client.conftest import ARRIVAL_DEADLINE_S, Servers
 from wheelmq.cli.groups import GroupRow
 from wheelmq.cli.lag import LagRow, QueueLag
 from wheelmq.cli.names import NameKind, topic_kind
+from wheelmq.cli.tables import counted
 from wheelmq.cli.topics import TopicRow, perm_text
 from wheelmq.client import Admin, Producer, PullConsumer
 
@@ -112,6 +115,13 @@ def test_lag_is_listed_per_topic_and_queue(running: Running) -> None:
         assert "does not know topic Absent" in await wheelmq("lag", "--topic", "Absent", code=1)
 
     running(work)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 messages"), (1, "1 message"), (2, "2 messages"), (12345, "12,345 messages")]
+)
+def test_a_count_has_its_noun(number: int, text: str) -> None:
+    assert counted(number, "message") == text
 
 
 def test_a_list_without_a_broker_is_an_error(running: Running) -> None:

@@ -107,6 +107,7 @@ def test_a_backup_says_that_it_is_verified(harness: BrokerHarness, tmp_path: Pat
         "verified: 2 records" in result.output
         and "pending are 1 in the timer, 0 in levels, 1 in blocks" in result.output
     )
+    assert " in 1 capture, " in result.output and ", 1 in 1 block;" in result.output
 
 
 @pytest.mark.parametrize(
