@@ -274,11 +274,11 @@ class Stack:
             compiles = os.environ.get("WHEELMQ_KERNELS") == "compiled"
             return f"broker ({COMPILES if compiles else READS})"
         if self._rejection is not None:
-            return f"the broker, which rejects messages: {self._disk_rejection() or self._rejection}"
+            return f"the broker, which rejects messages: {self.disk_rejection() or self._rejection}"
         waiting = ", ".join(child.name for child in self.children if not child.is_up)
         return waiting or ("first turn of the pipeline" if self.pipeline is not None else "registration of the broker")
 
-    def _disk_rejection(self) -> str | None:
+    def disk_rejection(self) -> str | None:
         """Return why the disk of the store makes the broker reject messages, with the remedy; None if it does not."""
         from wheelmq.broker.start_warnings import REMEDY
 

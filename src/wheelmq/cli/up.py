@@ -164,10 +164,14 @@ async def _run(settings: StackSettings, *, as_json: bool) -> int:
 
 async def _start_and_watch(stack: Stack, *, as_json: bool) -> None:
     await stack.start()
-    found = ready(stack)
-    click.echo(json.dumps({"event": "ready", "ready": True, **found}) if as_json else ready_text(stack))
+    found, rejection = ready(stack), stack.disk_rejection()
+    if as_json:
+        click.echo(json.dumps({"event": "ready", "ready": True, **found, "disk_problem": rejection}))
+    else:
+        click.echo(ready_text(stack, rejection))
     sys.stdout.flush()
-    service_manager().ready(f"WheelMQ is up: name server {stack.namesrv_address}, broker {stack.broker_address}")
+    addresses = f"name server {stack.namesrv_address}, broker {stack.broker_address}"
+    service_manager().ready(f"{_state(rejection)}: {addresses}")
     await stack.wait_for_failure()
 
 
@@ -205,7 +209,15 @@ def ready(stack: Stack) -> dict[str, object]:
     }
 
 
-def ready_text(stack: Stack) -> str:
+def _state(rejection: str | None) -> str:
+    return "WheelMQ is up" + (", but the broker rejects messages until its disk has room" if rejection else "")
+
+
+def ready_text(stack: Stack, rejection: str | None) -> str:
+    """Return the state and the addresses of the parts.
+
+    `rejection` is the reason why the broker rejects messages, with the remedy; None if it accepts them.
+    """
     exposed = [f"    {one.text}" for one in stack.open_ports()]
     if exposed:
         exposed.insert(0, "  other machines can connect to")
@@ -215,7 +227,8 @@ def ready_text(stack: Stack) -> str:
     pipeline = f"turns (lease of {stack.pipeline.name})" if stack.pipeline is not None else f"left out ({why})"
     return "\n".join(
         (
-            "WheelMQ is up.",
+            f"{_state(rejection)}.",
+            *([f"  disk         {rejection}"] if rejection else []),
             f"  name server  {stack.namesrv_address}",
             f"  broker       {stack.broker_address}",
             f"  pipeline     {pipeline}",
@@ -224,7 +237,7 @@ def ready_text(stack: Stack) -> str:
             f"  store        {stack.store}",
             f"  logs         {stack.logs}",
             *exposed,
-            f"Try: wheelmq send Hello world --delay 5s --namesrv {stack.namesrv_address}",
+            *([] if rejection else [f"Try: wheelmq send Hello world --delay 5s --namesrv {stack.namesrv_address}"]),
             "Stop with Ctrl-C.",
         )
     )

@@ -17,6 +17,7 @@ from wheelmq.cli import stack as stacks
 from wheelmq.cli.disk_use import DiskUse
 from wheelmq.cli.ports import free_port
 from wheelmq.cli.stack import Stack, StackFailed, StackSettings
+from wheelmq.cli.up import ready_text
 from wheelmq.client.routes import RouteCache
 from wheelmq.net.managed_process import ManagedProcess
 from wheelmq.system.clock import SystemClock
@@ -94,6 +95,17 @@ def test_a_waiting_start_names_a_full_disk(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_waiting_start_gives_the_reason_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "rejects messages: not enough replicas" in note_of_start(tmp_path, "not enough replicas", monkeypatch)
+
+
+def test_the_state_names_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker accepts sends until it creates its first files."""
+    stack = stack_at(tmp_path, dashboard_port=None)
+    assert ready_text(stack, stack.disk_rejection()).startswith("WheelMQ is up.\n  name server")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: DiskUse(60 << 20, 20 << 20, 40 << 20))
+    lines = ready_text(stack, stack.disk_rejection()).splitlines()
+    assert lines[0] == "WheelMQ is up, but the broker rejects messages until its disk has room."
+    assert "40 MiB free, and a new store takes" in lines[1] and lines[1].endswith("or choose another --home")
+    assert not any(line.startswith("Try: ") for line in lines)
 
 
 class HastyClock(SystemClock):
