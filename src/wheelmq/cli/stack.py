@@ -248,7 +248,7 @@ class Stack:
     def raise_failure(self) -> None:
         for child in self.children:
             if child.failure is not None:
-                end = tail_text(child.log_path, child.log_start) or f"\nIts log is {child.log_path}."
+                end = tail_text(child.log_path, child.log_start, child.failure) or f"\nIts log is {child.log_path}."
                 raise StackFailed(f"the {child.name} cannot run: {child.failure}{end}")
         if self._problem is not None:
             raise StackFailed(self._problem)

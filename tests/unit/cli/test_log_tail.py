@@ -18,6 +18,15 @@ def test_the_last_lines_of_the_current_process_are_read(tmp_path: Path) -> None:
     assert tail_text(path, start).splitlines()[1:3] == [f"    the end of {path}:", "    | line 14"]
 
 
+def test_lines_that_repeat_a_known_reason_are_left_out(tmp_path: Path) -> None:
+    """A part logs the reason of its end, and `wheelmq up` prints it before the lines of the log."""
+    path = tmp_path / "log"
+    path.write_text("a first line\n2026-11-28 ERROR wheelmq no users\nadd one\n")
+    assert last_lines(path, known="no users\nadd one") == ["a first line"]
+    path.write_text("2026-11-28 ERROR wheelmq no users\n")
+    assert tail_text(path, known="no users") == ""
+
+
 def test_a_replaced_log_is_read_from_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("new\n")
