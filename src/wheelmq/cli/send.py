@@ -204,11 +204,8 @@ def _too_far_text(error: TooFarAhead) -> str:
             f"that is {asked} ahead, and this broker's blocks reach {limit}: start the broker with "
             f"`wheelmq up --set block_max_delay_seconds={error.seconds}` or more"
         )
-    return (
-        f"that is {asked} ahead, and this broker's timer reaches {limit}: send it with --delay-in-seconds "
-        f"{error.seconds}, which reaches a year, or start the broker with "
-        f"`wheelmq up --set timer_max_delay_seconds={error.seconds}` or more"
-    )
+    block = f"send it with --delay-in-seconds {error.seconds}, which reaches a year, or " if error.fits_block else ""
+    return f"that is {asked} ahead, and this broker's timer reaches {limit}: {block}{error.longer_timer}"
 
 
 def _as_json(topic: str, result: SendResult, due: Due) -> str:

@@ -20,6 +20,9 @@ DELAY_LEVELS: Final = 18
 PAST_MS_MAX: Final = 10_000
 """A due time at most this far in the past is accepted. Clocks differ, and a retry of the caller takes time."""
 
+BLOCK_SECONDS_MAX: Final = 366 * 24 * 3600
+"""The longest `delay_in_seconds` that WheelMQ's broker accepts by default."""
+
 TimeMs = int | datetime.datetime
 """A moment: milliseconds since 1970, or a datetime with a time zone."""
 DurationMs = int | datetime.timedelta
@@ -65,15 +68,22 @@ class TooFarAhead(Refused):
         """The remedy of the operator for a timer."""
         return f"start the broker with `wheelmq up --set timer_max_delay_seconds={self.seconds}` or more"
 
+    @property
+    def fits_block(self) -> bool:
+        """Whether a broker of WheelMQ accepts the delay as `delay_in_seconds`, by its default limit."""
+        return not self.is_in_block and self.seconds <= BLOCK_SECONDS_MAX
+
     def __str__(self) -> str:
         if self.is_in_block:
             remedy = f"start the broker with `wheelmq up --set block_max_delay_seconds={self.seconds}` or more"
+        elif not self.fits_block:
+            remedy = self.longer_timer
         else:
             remedy = (
                 f"send it with delay_in_seconds={self.seconds}, which reaches a year on WheelMQ's brokers, or "
                 f"{self.longer_timer}"
             )
-        return f"{self.problem}: {remedy} ({super().__str__()})"
+        return f"{self.problem}: {remedy}"
 
 
 def delay_property(

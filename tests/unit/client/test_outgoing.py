@@ -184,7 +184,8 @@ def test_fields_of_a_wrong_type_are_rejected(message: OutgoingMessage, problem: 
         (
             "the delay must not exceed 3600s",
             True,
-            "start the broker with `wheelmq up --set block_max_delay_seconds=864000`",
+            "the delay is 864000 s (10.0 days), and this broker accepts at most 3600 s: start the broker with "
+            "`wheelmq up --set block_max_delay_seconds=864000` or more",
         ),
     ],
 )
@@ -192,7 +193,15 @@ def test_the_error_of_a_delay_beyond_the_limit_names_a_remedy(remark: str, is_in
     answer = Command(code=13, remark=remark)
     error = refused(answer, 864_000_000, is_in_block=is_in_block)
     assert isinstance(error, TooFarAhead) and error.answer is answer
-    assert expected in str(error) and remark in str(error)
+    assert str(error).endswith(expected)
+
+
+def test_the_remedy_for_more_than_a_year_is_a_longer_timer() -> None:
+    remark = "the delay time should not be bigger than the max delay 259200000ms; or"
+    assert str(refused(Command(code=13, remark=remark), 400 * 86_400_000, is_in_block=False)) == (
+        "the delay is 34560000 s (400.0 days), and this broker accepts at most 259200 s (3.0 days): start the broker "
+        "with `wheelmq up --set timer_max_delay_seconds=34560000` or more"
+    )
 
 
 @pytest.mark.parametrize(("asked_ms", "remark"), [(None, "max delay 5ms"), (5, "max delay 5ms"), (9, "system busy")])

@@ -76,7 +76,7 @@ def test_a_send_returns_the_due_time(servers: Start) -> None:
             result = await producer.send("T", b"x", delay_ms=60_000)
             assert result.due_ms is not None and before_ms <= result.due_ms - 60_000 <= now_ms()
             assert result.recall_handle
-            with pytest.raises(TooFarAhead, match="send it with delay_in_seconds=34560000"):
+            with pytest.raises(TooFarAhead, match=r"at most 259200 s \(3.0 days\): start the broker"):
                 await producer.send("T", b"x", delay_ms=400 * 24 * 3_600_000)
             with pytest.raises(TooFarAhead, match="--set timer_max_delay_seconds=34560000"):
                 await producer.send("T", b"x", deliver_at_ms=now_ms() + 400 * 24 * 3_600_000)
@@ -100,7 +100,7 @@ def test_a_delay_in_seconds_parks_the_message_in_a_block(servers: Start) -> None
             assert sum(block.queue.end for block in running.app.broker.parts.blocks) >= 1
             with pytest.raises(Refused, match="should not be specified at the same time"):
                 await producer.send("T", b"x", delay_in_seconds=60, properties={"DELAY": "3"})
-            with pytest.raises(TooFarAhead, match=r"--set block_max_delay_seconds=34560000.*must not exceed"):
+            with pytest.raises(TooFarAhead, match="--set block_max_delay_seconds=34560000"):
                 await producer.send("T", b"x", delay_in_seconds=400 * 24 * 3600)
 
     asyncio.run(scenario())
