@@ -23,6 +23,7 @@ from wheelmq.client.orderly import Orderly
 from wheelmq.client.outgoing import check_group
 from wheelmq.client.pulling import Puller
 from wheelmq.client.share import HeldQueue
+from wheelmq.client.unstopped import UNSTOPPED
 from wheelmq.formats import names
 from wheelmq.formats.wire.bodies import Heartbeat, QueueName
 from wheelmq.formats.wire.frame import Command
@@ -122,6 +123,7 @@ class PushConsumer:
             raise
         self._consumption.start()
         self._group.start()
+        UNSTOPPED.add(self, self.group, self._clock)
 
     async def run_forever(self) -> None:
         """Consume until SIGTERM, Ctrl-C or a cancellation, then stop as `stop` does. Starts the consumer if needed.
@@ -141,6 +143,7 @@ class PushConsumer:
 
     async def stop(self) -> None:
         """Wait for the running callbacks, commit, and leave the group."""
+        UNSTOPPED.remove(self)
         self.end()
         await self._group.quiet()
         await self._consumption.stop()

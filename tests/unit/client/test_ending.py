@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -115,3 +118,52 @@ def test_a_sync_consumer_stops_at_its_end(servers: Start, monkeypatch: pytest.Mo
     monkeypatch.setattr("wheelmq.client.sync.block_until_end", lambda: arrived.wait(60))
     asyncio.run(scenario())
     assert arrived.is_set()
+
+
+SETUP = """
+import asyncio, sys
+from wheelmq.client import PushConsumer, SyncPushConsumer
+from wheelmq.testing import TestBroker
+
+async def consume(namesrv):
+    consumer = PushConsumer(namesrv, "billing")
+    consumer.subscribe("T", print)
+    await consumer.start()
+    return consumer
+
+broker = TestBroker()
+broker.start()
+"""
+SYNC = """
+consumer = SyncPushConsumer(broker.namesrv, "billing")
+consumer.subscribe("T", print)
+consumer.start()
+"""
+HINT = "right after the start of the consumer of group billing"
+
+
+@pytest.mark.parametrize(
+    ("program", "has_hint"),
+    [
+        (SYNC, True),
+        ("asyncio.run(consume(broker.namesrv))", True),
+        (f"{SYNC}sys.exit()", True),
+        (f"{SYNC}consumer.stop()", False),
+        (f"{SYNC}raise ValueError", False),
+        (f"from wheelmq.client import unstopped\nunstopped.HINT_S = 0\n{SYNC}", False),
+        ("async def main():\n    await (await consume(broker.namesrv)).stop()\nasyncio.run(main())", False),
+        (f"{SYNC}import os\nif os.fork() == 0: sys.exit()\nos.wait()\nconsumer.stop()", False),
+    ],
+    ids=["sync", "async", "exit", "stopped", "error", "later", "async-stopped", "fork"],
+)
+def test_a_script_that_only_starts_a_consumer_gets_a_hint(program: str, has_hint: bool) -> None:
+    sources = str(Path(__file__).parents[3] / "src")
+    run = subprocess.run(
+        [sys.executable, "-c", SETUP + program],
+        env={**os.environ, "PYTHONPATH": sources, "WHEELMQ_KERNELS": "plain"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.stderr.count(HINT) == has_hint, run.stderr
+    assert not has_hint or "run_forever()" in run.stderr
