@@ -6,6 +6,7 @@ its own, so the policy of the page can forbid both.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +27,8 @@ BOX: Final = {
     "top": chart.TOP,
     "bottom": chart.BOTTOM,
 }
+_QUANTITY: Final = re.compile(r"[\d.,]+( ?\S{1,4})?")
+"""A number, with a unit or without."""
 REFRESH_S: Final = (10, 30, 60)
 """Intervals of a refresh without a script that a link may ask for."""
 
@@ -54,9 +57,14 @@ class Account(NamedTuple):
     forms: tuple[AccountForm, ...]
 
 
+def _is_quantity(text: str) -> bool:
+    """Return whether a cell is a number with or without a unit, which stays on one line."""
+    return _QUANTITY.fullmatch(text) is not None
+
+
 @cache
 def _templates() -> Environment:
-    return Environment(
+    made = Environment(
         loader=PackageLoader("wheelmq.dashboard"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -64,6 +72,8 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    made.tests["quantity"] = _is_quantity
+    return made
 
 
 def render(template: str, **values: Any) -> bytes:

@@ -99,6 +99,18 @@ def test_the_page_shows_groups_with_lag_and_dead_letters(harness: BrokerHarness,
     assert "lag of all groups 3" in tiles.text and "dead letters 1" in tiles.text
 
 
+def test_a_quantity_is_not_broken_before_its_unit(harness: BrokerHarness, requests: CountedRequests) -> None:
+    """A narrow screen breaks other cells at any character."""
+    model = PipelineModel(harness)
+    harness.send("T", delay_ms=70_000)
+    harness.advance(4000, model.work)
+    cells = shown(read_figures(requests)).all("td")
+    quantities = {one.text for one in cells if one.attributes.get("class") == "quantity"}
+    assert {"0.00 s", "0.0 s", "1"} <= quantities
+    assert "makes turns" in {one.text for one in cells} - quantities
+    assert b"td.quantity { white-space: nowrap; }" in page.asset("style.css")
+
+
 def test_the_figures_are_those_of_the_metrics(harness: BrokerHarness, requests: CountedRequests) -> None:
     model = PipelineModel(harness)
     for delay_ms in (500, 9000, 70_000):
