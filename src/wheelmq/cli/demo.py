@@ -172,7 +172,7 @@ def _refresh(run: DemoRun, machine: Machine, screen: DemoScreen, now_ms: Millis,
     from wheelmq.cli.demo_view import live_line
 
     late = run.messages.take_late(now_ms - SETTLED_MS)
-    for one in explain(late, machine, burst=run.burst, is_restarting=run.is_restarting):
+    for one in explain(late, machine, burst=run.burst_kept, is_restarting=run.is_restarting):
         if len(explained) < LINES_MAX or one.worst_ms > max(earlier.worst_ms for earlier in explained):
             screen.say(line_of(one))
         explained.append(one)

@@ -72,6 +72,11 @@ class DemoRun:
         """Return whether the pipeline was down or starting at a time."""
         return self.killed_ms is not None and self.killed_ms <= time_ms < (self.back_ms or time_ms + 1)
 
+    @property
+    def burst_kept(self) -> int:
+        """The number of messages of the burst that the demo does not cancel."""
+        return self.burst - len(self.messages.cancelled())
+
     def pipeline_text(self) -> str:
         if self.killed_ms is None:
             return "Spark turns"

@@ -84,6 +84,7 @@ def test_a_run_delivers_cancels_and_kills(servers: Start, tmp_path: Path) -> Non
     assert code == -signal.SIGKILL
     assert len(run.messages.delivered(DemoKind.BURST)) == BURST - CANCELS
     assert len(run.messages.cancelled()) == CANCELS
+    assert run.burst_kept == BURST - CANCELS
     assert len({one.due_ms for one in run.messages.of(DemoKind.BURST)}) == 1
     stream = run.messages.delivered(DemoKind.STREAM)
     assert sum(run.messages.histogram) == len(stream) > 1
