@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test tests test-compiled lint kernels bounds compat fuzz crash failover controlled spark brokers hang crowd states sweeps sim ship bench docs lock clean
+.PHONY: help install demo test tests test-compiled lint kernels bounds compat fuzz crash failover controlled spark brokers hang crowd states sweeps sim ship bench docs packages lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -146,6 +146,11 @@ $(SITE)/.installed: requirements/docs.txt
 # It reads all pages each time, because Sphinx does not repeat the warnings of pages that it read before.
 docs: $(SITE)/.installed ## Build the documentation as a site, and check its links: build/site/index.html (15 s).
 	$(SITE)/bin/python -m sphinx -c docs -d build/doctrees --fresh-env --fail-on-warning --keep-going --quiet . build/site
+
+# hatchling is in the lock file, and its version is that of the images.
+packages: install ## Build the wheels and source archives of WheelMQ and its client, in dist/ (10 s).
+	$(BIN)/python -m hatchling build -d dist
+	cd client && $(abspath $(BIN))/python -m hatchling build -d ../dist
 
 # The versions that are locked stay as far as they can; UPGRADE=1 takes the newest.
 lock: ## Lock the packages of requirements/*.in again (UPGRADE=1: with newer versions).

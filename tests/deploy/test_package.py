@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -94,3 +95,14 @@ def test_a_source_archive_has_the_documentation(tmp_path: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "CHANGELOG.md", "docs/README.md", "deploy/compose.yaml", "requirements/broker.txt"} <= names
     assert not any(name.startswith((".git/", ".ci", ".venv")) for name in names)
+
+
+def test_each_command_of_the_release_check_list_exists() -> None:
+    """The packages come from the locked build tool. A module that no requirement has cannot build them."""
+    text = (ROOT / "docs" / "release.md").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"`make ([a-z-]+)", text)
+    assert "packages" in targets
+    assert [name for name in targets if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
+    modules = re.findall(r"python -m ([\w.]+)", text + re.findall(r"^packages:.*\n(?:\t.*\n)+", makefile, re.M)[0])
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
