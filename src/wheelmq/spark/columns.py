@@ -20,6 +20,9 @@ _TYPES: Final = [(name, STAGED_ROW.fields[name][0].str) for name in STAGED_ROW.n
 ARROW_SCHEMA: Final = pa.schema([pa.field(name, _ARROW[code]) for name, code in _TYPES])
 SPARK_SCHEMA: Final = ", ".join(f"{name} {_SPARK[code]}" for name, code in _TYPES)
 
+PROBLEM_CHARACTERS_MAX: Final = 500
+"""The length of a text in the column `problem`, by which a task reports to the driver. Longer texts are cut."""
+
 
 def to_batch(rows: StagedRows) -> pa.RecordBatch:
     arrays = [pa.array(np.ascontiguousarray(rows[field.name]), type=field.type) for field in ARROW_SCHEMA]

@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 FORMAT: Final = "wheelmq.group"
 CHANNEL: Final = "channel"
 """Name of the option with the path of the driver's channel."""
-PROBLEM_CHARACTERS_MAX: Final = 500
 
 _MORE_COLUMNS: Final = {
     "member": ("int", pa.int32()),
@@ -124,6 +123,8 @@ def _problem_row(fields: dict[str, Any]) -> pa.RecordBatch:
 
 def _with_more(batch: pa.RecordBatch, fields: dict[str, Any], problem: str | None) -> pa.RecordBatch:
     """Return a batch with the additional columns."""
+    from wheelmq.spark.columns import PROBLEM_CHARACTERS_MAX
+
     terms = fields["terms"]
     precision_ms = int(terms["precision_ms"])
     values: dict[str, Any] = {

@@ -19,6 +19,7 @@ from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError
 from wheelmq.net.sync_connection import BoundedConnection, SyncConnection
+from wheelmq.spark.columns import PROBLEM_CHARACTERS_MAX
 from wheelmq.system.failpoint import reach
 from wheelmq.system.tls_client import TlsOptions, client_tls
 
@@ -42,7 +43,6 @@ _SUMMARY_ARROW = pa.schema(
 
 GROUP_SUMMARY: Final = f"member int, problem string, {SUMMARY}"
 _GROUP_SUMMARY_ARROW = pa.schema([("member", pa.int32()), ("problem", pa.string()), *_SUMMARY_ARROW])
-PROBLEM_CHARACTERS_MAX: Final = 500
 
 
 class UploadLease(NamedTuple):
