@@ -105,8 +105,12 @@ class BrokerApp:
         """
         self._clock, self._owns_process, self._may_compile = clock or SystemClock(), owns_process, may_compile
         self._has_fixed_port = settings.broker.listen_port != 0
+        self._reserved_port: socket.socket | None = None
+        """Keeps the port that the system chose from all others, until the broker listens."""
         if settings.broker.listen_port == 0:
-            node = msgspec.structs.replace(settings.broker, listen_port=_free_port(settings.broker.listen_host))
+            self._reserved_port = _bound_socket(settings.broker.listen_host)
+            port = int(self._reserved_port.getsockname()[1])
+            node = msgspec.structs.replace(settings.broker, listen_port=port)
             settings = msgspec.structs.replace(settings, broker=node)
         self.settings = settings
         self._origin = origin
@@ -174,6 +178,7 @@ class BrokerApp:
         )
         shell.open(self._server)
         kernels.begin_to_serve()
+        self._release_port()
         await self._server.listen(self.settings.broker.listen_host, self.settings.broker.listen_port)
         if self.settings.connections.fast_port:
             await self._listen_fast()
@@ -194,6 +199,11 @@ class BrokerApp:
                 self._follow(broker, registration.masters, registration.register_soon)
         if self._owns_process:
             gc.freeze()  # later collections check only objects that requests create; a start leaves hardly any garbage
+
+    def _release_port(self) -> None:
+        if self._reserved_port is not None:
+            self._reserved_port.close()
+            self._reserved_port = None
 
     def _open_broker(self, kernels: Kernels, workers: Workers, shell: _Shell) -> Broker:
         """Begin to load or compile the kernels, and recover the store. Raises StoreLocked, OSError, ConfigError."""
@@ -387,6 +397,7 @@ class BrokerApp:
 
     async def stop(self) -> None:
         """Stop cleanly: take no new requests, and write everything to disk."""
+        self._release_port()
         if self.broker is not None:
             self.broker.parts.admission.stop()
         if self._controller is not None:
@@ -437,7 +448,12 @@ def _limits(settings: BrokerSettings) -> Limits:
     )
 
 
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def _bound_socket(host: str) -> socket.socket:
+    """Return a socket that does not listen, on a port that the system chooses. Raises OSError."""
+    bound = socket.socket()
+    try:
+        bound.bind((host, 0))
+    except BaseException:
+        bound.close()
+        raise
+    return bound

@@ -77,6 +77,22 @@ def pair_of_ports() -> int:
             return port
 
 
+def test_nothing_takes_the_port_that_the_system_chose_before_the_start(tmp_path: Path) -> None:
+    async def play() -> None:
+        settings = BrokerSettings.of(store_path=tmp_path, listen_port=0, message_index_enable=False, **SMALL)
+        app = BrokerApp(settings, owns_process=False)
+        port = app.settings.broker.listen_port
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", port))
+        await app.start()
+        try:
+            assert await send_over(port) == 0
+        finally:
+            await app.stop()
+
+    asyncio.run(play())
+
+
 def test_the_fast_port_serves_the_same_requests(tmp_path: Path) -> None:
     async def play(app: BrokerApp) -> None:
         port = app.settings.broker.listen_port

@@ -12,6 +12,7 @@ import pytest
 
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.cli.ports import free_port
 from wheelmq.nameserver.app import NameServerApp
 from wheelmq.nameserver.settings import NameServerSettings
 
@@ -49,17 +50,19 @@ Start = Callable[..., AbstractAsyncContextManager[Servers]]
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Start:
-    """Start both servers: `async with servers() as running: ...`."""
+    """Start both servers: `async with servers() as running: ...`.
+
+    The port of the broker is outside the system's range for outgoing connections. Otherwise a client that connects
+    again could take it while the broker restarts.
+    """
 
     @asynccontextmanager
     async def start(**settings: Any) -> AsyncIterator[Servers]:
         namesrv = NameServerApp(NameServerSettings(kv_config_path=tmp_path / "kvConfig.json", listen_port=0))
         await namesrv.start()
         chosen = {**SMALL, "namesrv": (f"127.0.0.1:{namesrv.port}",), **settings}
-        running = Servers(
-            namesrv,
-            BrokerApp(BrokerSettings.of(store_path=tmp_path / "store", listen_port=0, **chosen), owns_process=False),
-        )
+        broker = BrokerSettings.of(store_path=tmp_path / "store", listen_port=free_port(), **chosen)
+        running = Servers(namesrv, BrokerApp(broker, owns_process=False))
         await running.app.start()
         try:
             await registered(running.app)
