@@ -70,9 +70,12 @@ def run_part(
         return (asyncio.Runner() if has_children else _fast_runner()).run(_until_signal(life))
     except (CannotStart, ConfigError, OSError, BodyError) as error:
         why = _why(error)
-        log.error("%s", why)
         service_manager().status(f"cannot start: {why}")
-        say(as_json, "failed", f"Error: {why}", why=why)
+        if as_json:  # one for the log of the part, one for its supervisor
+            log.error("%s", why)
+            say(as_json, "failed", why, why=why)
+        else:
+            click.echo(f"Error: {why}", err=True)
         return CANNOT_START
 
 

@@ -117,12 +117,13 @@ def test_a_part_names_the_port_option_of_the_command_that_started_it(
         port = str(server.getsockname()[1])
         command = [sys.executable, "-m", "wheelmq", name, "--home", str(tmp_path), "--port", port]
         command += ["--ends-with-stdin"] if by_up else []
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert process.stdin is not None and process.stdout is not None
-        with process.stdin, process.stdout:  # a closed input would end the part
-            told = process.stdout.read()
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdin is not None and process.stderr is not None
+        with process.stdin, process.stderr:  # a closed input would end the part
+            told = process.stderr.read()
     assert process.wait(60) == 78
     assert told.endswith(f"choose another port with {option if by_up else '--port'}\n")
+    assert told.count("choose another port") == 1
 
 
 @pytest.mark.parametrize(
