@@ -6,7 +6,7 @@ A command imports heavy packages (PySpark, Numba, NumPy) inside its function, so
 from __future__ import annotations
 
 import importlib
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -51,6 +51,18 @@ class LazyGroup(click.Group):
         found = importlib.import_module(f"wheelmq.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(found, click.Command)
         return found
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Raises PackageMissing instead of ModuleNotFoundError for a package of others."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in ("", "wheelmq"):
+                raise
+            from wheelmq.cli.reinstall import PackageMissing
+
+            raise PackageMissing(package) from None
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

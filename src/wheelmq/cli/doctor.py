@@ -19,6 +19,7 @@ from wheelmq.cli import ports, stores
 from wheelmq.cli.check import Check, CheckStatus
 from wheelmq.cli.config_options import config_option, set_option
 from wheelmq.cli.part import CannotStart, home_option
+from wheelmq.cli.reinstall import reinstall_text
 from wheelmq.cli.replication_check import replication
 from wheelmq.cli.spark_extra import INSTALL, PACKAGES, missing_packages
 from wheelmq.cli.tables import counted
@@ -445,12 +446,3 @@ def timers(port: int, tls: TlsSettings | None = None) -> Check:
     if state.late_ms >= LATE_MS:
         return Check("timers", CheckStatus.FAIL, state.problem, LATE)
     return Check("timers", CheckStatus.WARN, state.problem, START_PIPELINE)
-
-
-def reinstall_text(*packages: str) -> str:
-    import wheelmq
-
-    checkout = Path(wheelmq.__file__).parents[2]
-    if (checkout / "Makefile").exists():
-        return f"create the environment again: `make -C {checkout} clean install`; stores are not touched"
-    return f"`{sys.executable} -m pip install --force-reinstall {' '.join(packages)}`"

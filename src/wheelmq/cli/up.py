@@ -156,6 +156,9 @@ async def _run(settings: StackSettings, *, as_json: bool) -> int:
     except (StackFailed, OSError) as error:
         click.echo(f"Error: {error}", err=True)
         code = 1
+    except BaseException:
+        await stack.stop()  # the children would keep the event loop from its end
+        raise
     if not await stack.stop() and code == 0:
         click.echo("Error: a part did not stop cleanly; the next start repairs its files", err=True)
         code = 1

@@ -127,6 +127,23 @@ def test_a_part_names_the_port_option_of_the_command_that_started_it(
 
 
 @pytest.mark.parametrize(
+    ("package", "command"),
+    [("numba", "broker"), ("msgspec", "topics"), ("starlette", "up --no-pipeline --namesrv-port 0 --broker-port 0")],
+)
+def test_an_error_names_a_missing_package_and_the_remedy(package: str, command: str, tmp_path: Path) -> None:
+    """`wheelmq up` stops its parts, which run by then."""
+    program = f"import sys; sys.modules[{package!r}] = None; from wheelmq.cli import main; main()"
+    words = [*command.split(), *(["--home", str(tmp_path)] if command != "topics" else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 78
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"Error: the package {package} is not installed, and WheelMQ needs it: ")
+    assert "clean install" in last and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("pair", "told"),
     [
         ("nonsense=1", "there is no setting 'nonsense'; `wheelmq config keys --ours` lists all"),

@@ -26,6 +26,7 @@ from wheelmq.cli import broker_state, doctor, main, ports
 from wheelmq.cli.disk_use import DiskUse
 from wheelmq.cli.doctor import CheckStatus
 from wheelmq.cli.ports import free_port
+from wheelmq.cli.reinstall import reinstall_text
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.kernels import cache
 from wheelmq.formats.wire import frame
@@ -256,7 +257,7 @@ def test_the_hard_limit_of_open_files_decides(
 def test_advised_commands_exist(tmp_path: Path) -> None:
     """Check this project's tools and options. Commands that change the machine are not run."""
     makefile = (Path(__file__).parents[3] / "Makefile").read_text()
-    assert doctor.reinstall_text("numba").count(" clean install`") == 1
+    assert reinstall_text("numba").count(" clean install`") == 1
     assert "\nclean:" in makefile and "\ninstall:" in makefile
     up = main.get_command(click.Context(main), "up")
     assert up is not None
