@@ -62,7 +62,7 @@ COMMITTED_DEADLINE_S: Final = 240.0
 DRAIN_DEADLINE_S: Final = 300.0
 
 BATCH_POINTS: Final = {
-    "batch.appended": (70, 200),
+    "batch.appended": (9, 18),
     "batch.checked": (3, 6),
     "batch.decided": (3, 6),
     "batch.layout_saved": (3, 6),

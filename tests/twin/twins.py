@@ -60,6 +60,7 @@ class Twins:
         assert kernel.parts.fast_send is not None
         plain.parts.fast_send = None
         plain.parts.releaser._bulk = None
+        plain.parts.batches.fast = None
         self._peers = (Peer(), Peer())
 
     @property

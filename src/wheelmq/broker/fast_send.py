@@ -74,11 +74,7 @@ class FastSend:
     def take_settings(self) -> None:
         """Copy the broker's settings: at the start, and after each change."""
         settings, congestion = self._settings, self._congestion
-        marks = {
-            props.MSG_REGION: settings.broker.region_id,
-            props.TRACE_ON: "true" if settings.broker.trace_on else "false",
-            props.CLUSTER: settings.broker.cluster,
-        }
+        marks = settings.broker.record_properties()
         self._suffix = np.frombuffer(props.encode(marks), np.uint8)
         trace = marks[props.TRACE_ON]
         head = f'{{"code":0,"extFields":{{"MSG_REGION":"{settings.broker.region_id}","TRACE_ON":"{trace}","msgId":"'

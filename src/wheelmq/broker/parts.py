@@ -20,6 +20,7 @@ from wheelmq.broker.batches.spool import Spool
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.context import Context
 from wheelmq.broker.durability import Durability
+from wheelmq.broker.fast_batch import FastBatch
 from wheelmq.broker.fast_release import FastRelease
 from wheelmq.broker.fast_send import FastSend
 from wheelmq.broker.flush import Flush
@@ -203,6 +204,7 @@ class Parts:
             Spool(self.disk, self.paths),
             self.holds,
             layouts=BatchLayouts(self.disk, self.paths),
+            fast=FastBatch(self.store, self.settings),
             durability=self.durability,
             role=self.role,
             settings=self.settings,

@@ -18,6 +18,7 @@ from wheelmq.broker.admission.store_health import StoreHealth
 from wheelmq.broker.answers import Answer, PeerError
 from wheelmq.broker.durability import Durability
 from wheelmq.broker.engine import Engine
+from wheelmq.broker.fast_batch import MeasuredRows
 from wheelmq.broker.put_times import PutTimes
 from wheelmq.broker.request import Request
 from wheelmq.broker.settings import BrokerSettings
@@ -50,7 +51,7 @@ MARK_ROOM_BYTES: Final = 2048
 """Bytes of the record of a mark before one row, at most."""
 
 A = TypeVar("A")
-M = TypeVar("M", Message, list[Message])
+M = TypeVar("M", Message, list[Message], MeasuredRows)
 R = TypeVar("R")
 P = ParamSpec("P")
 
@@ -61,8 +62,7 @@ def _timed(put: Callable[Concatenate[Puts, M, P], R]) -> Callable[Concatenate[Pu
     @functools.wraps(put)
     def measured(puts: Puts, message: M, /, *rest: P.args, **named: P.kwargs) -> R:
         times, monotonic = puts._put_times, puts._clock.monotonic
-        messages = message if isinstance(message, list) else [message]
-        body_bytes = sum(len(one.body) for one in messages)
+        body_bytes = _body_bytes(message)
         result = "UNKNOWN_ERROR"
         times.begin()
         begin_s = monotonic()
@@ -73,10 +73,8 @@ def _timed(put: Callable[Concatenate[Puts, M, P], R]) -> Callable[Concatenate[Pu
         except PutFailed as failed:
             result = failed.status
             if failed.status == PutStatus.UNKNOWN_ERROR:
-                first = messages[0]
                 text = "the failed put: topic=%s queueId=%d messages=%d bodyLength=%d"
-                topic = first.properties.get(props.REAL_TOPIC, first.topic)
-                log.error(text, topic, first.queue_id, len(messages), body_bytes)
+                log.error(text, *_first_queue(message), body_bytes)
             raise
         except PeerError as rejection:
             result = rejection.remark
@@ -85,6 +83,21 @@ def _timed(put: Callable[Concatenate[Puts, M, P], R]) -> Callable[Concatenate[Pu
             times.note_put(monotonic() - begin_s, body_bytes, result)
 
     return measured
+
+
+def _body_bytes(put: Message | list[Message] | MeasuredRows) -> int:
+    if isinstance(put, MeasuredRows):
+        return put.body_bytes
+    return sum(len(one.body) for one in put) if isinstance(put, list) else len(put.body)
+
+
+def _first_queue(put: Message | list[Message] | MeasuredRows) -> tuple[str, int, int]:
+    """Return the topic and the queue of the first message, and the number of messages."""
+    if isinstance(put, MeasuredRows):
+        return put.topic, put.queue_id, len(put)
+    messages = put if isinstance(put, list) else [put]
+    first = messages[0]
+    return first.properties.get(props.REAL_TOPIC, first.topic), first.queue_id, len(messages)
 
 
 class Puts:
@@ -228,6 +241,24 @@ class Puts:
                 if due_ms is not None and message.topic == names.TIMER_TOPIC:
                     self._timer.congestion.add(due_ms, self._store.log.last_store_ms)
             return appended
+
+        return self._run(append)
+
+    @_timed
+    def put_measured(self, rows: MeasuredRows, mark: Message) -> LogPosition:
+        """Store `mark`, and directly after it `rows`, of which none has a delay: all or none.
+
+        Returns the position after the last one. Raises PutFailed.
+        """
+        self._admission.check_put()
+
+        def append() -> LogPosition:
+            self._store.reserve([mark], more_bytes=rows.record_bytes)
+            rows.open_queues()
+            self._store.append(mark)
+            reach("batch.marked")
+            rows.append()
+            return self._store.log.end
 
         return self._run(append)
 

@@ -19,6 +19,7 @@ from wheelmq.config.bounds import Count, DurationMs, EpochMs, Name, Percent, Por
 from wheelmq.config.setting import Setting, SettingsTable, SettingsTables
 from wheelmq.config.tls import TlsSettings
 from wheelmq.delay.settings import BlockSettings, LevelSettings, TimerSettings
+from wheelmq.formats.disk import properties as props
 from wheelmq.store.settings import ExpirySettings, IndexSettings, StoreSettings
 
 
@@ -99,6 +100,14 @@ class NodeSettings(SettingsTable, kw_only=True):
     def address(self) -> str:
         """The address in routes. Clients and replicas connect to it."""
         return f"{self.host}:{self.port}"
+
+    def record_properties(self) -> dict[str, str]:
+        """Return the properties that the broker adds at the end of a record, in their order."""
+        return {
+            props.MSG_REGION: self.region_id,
+            props.TRACE_ON: "true" if self.trace_on else "false",
+            props.CLUSTER: self.cluster,
+        }
 
     def check(self) -> None:
         """Check the advertised host, and the addresses of the name servers."""

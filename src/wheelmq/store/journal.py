@@ -28,8 +28,7 @@ class Journal:
 
     def prepare(self, *row: int) -> None:
         """Write the next row, its columns in order. The row counts only after `add_prepared`, which cannot fail."""
-        if self.count == len(self.table):
-            self.table = np.concatenate((self.table, np.zeros_like(self.table)))
+        self.make_room(1)
         self.table[self.count] = row
 
     def add_prepared(self) -> None:
@@ -37,11 +36,15 @@ class Journal:
 
     def add(self, rows: Rows) -> None:
         """Add whole rows."""
+        self.make_room(len(rows))
         count = self.count + len(rows)
-        while count > len(self.table):
-            self.table = np.concatenate((self.table, np.zeros_like(self.table)))
         self.table[self.count : count] = rows
         self.count = count
+
+    def make_room(self, rows: int) -> None:
+        """Make `table` long enough for further rows."""
+        while self.count + rows > len(self.table):
+            self.table = np.concatenate((self.table, np.zeros_like(self.table)))
 
     @property
     def is_full(self) -> bool:

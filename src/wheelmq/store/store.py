@@ -315,12 +315,13 @@ class Store:
                 "queues again from the log"
             )
 
-    def reserve(self, messages: list[Message], *, settles: Origin = NO_ORIGIN) -> None:
+    def reserve(self, messages: list[Message], *, settles: Origin = NO_ORIGIN, more_bytes: int = 0) -> None:
         """Reserve room in one file for `messages`, which are appended next and can then no longer be rejected.
 
-        `settles` is an origin of the size of theirs. Raises PropertiesTooLong, BatchTooLong, DiskFull.
+        `settles` is an origin of the size of theirs, and `more_bytes` has the records that follow. Raises
+        PropertiesTooLong, BatchTooLong, DiskFull.
         """
-        size = sum(self._record_bytes(one, len(_encode_properties(one, settles))) for one in messages)
+        size = more_bytes + sum(self._record_bytes(one, len(_encode_properties(one, settles))) for one in messages)
         if size > self.record_bytes_max:
             raise BatchTooLong(
                 f"the batch needs records of {size} bytes in one log file. The limit is {self.record_bytes_max} bytes, "

@@ -13,6 +13,7 @@ import pytest
 
 from wheelmq.auth.policies import Action
 from wheelmq.auth.rules import RULES
+from wheelmq.broker import fast_batch
 from wheelmq.broker.batches import batches as module
 from wheelmq.broker.batches import layouts
 from wheelmq.broker.handlers import batches as handlers
@@ -137,6 +138,7 @@ def test_a_restart_at_each_failpoint_neither_loses_nor_doubles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loses: str
 ) -> None:
     monkeypatch.setattr(module, "SLICE_ROWS", 4)
+    monkeypatch.setattr(fast_batch, "PIECE_ROWS", 1)
     passed = _run(tmp_path / "whole", None, loses)
     assert {"batch.saved", "batch.decided", "batch.marked", "batch.appended", "batch.removed"} <= set(passed)
     for i, name in enumerate(passed):
@@ -303,6 +305,7 @@ class TestCommits:
     ) -> None:
         """As on a slave that became the master: it has the log, and no uploads."""
         monkeypatch.setattr(module, "SLICE_ROWS", 4)
+        monkeypatch.setattr(fast_batch, "PIECE_ROWS", 1)
         with BrokerHarness(tmp_path) as harness:
             sink = Sink(harness)
             part = sink.upload(0, 0, rows_of(range(10)))
@@ -316,6 +319,63 @@ class TestCommits:
             assert other.code == ResponseCode.INVALID_PARAMETER and "gave other rows" in (other.remark or "")
             assert sink.commit(sink.upload(0, 2, rows_of(range(10)))).ext["rows"] == "10"
             assert sink.bodies() == expected(range(10))
+
+
+class TestFailedSlices:
+    """A slice is one put: its failure and its time are logged, and it is appended later."""
+
+    @pytest.mark.parametrize("in_kernel", [pytest.param(True, marks=pytest.mark.kernels), False])
+    def test_an_error_before_the_first_record_delays_a_slice(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_kernel: bool
+    ) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            sink, parts = Sink(harness), harness.broker.parts
+            if not in_kernel:
+                parts.batches.fast = None
+            part = sink.upload(0, 0, rows_of(range(6)))
+            with monkeypatch.context() as patched:
+                patched.setattr(parts.store, "reserve", lambda *_, **named: 1 // 0)
+                answer = sink.commit(part, timeout_ms=0)
+            assert answer.code == ResponseCode.SYSTEM_BUSY and "0 of 6 rows" in (answer.remark or "")
+            assert "the failed put: topic=T queueId=0 messages=6 bodyLength=6" in caplog.messages
+            assert sink.commit(part).ext["rows"] == "6" and sink.bodies() == expected(range(6))
+
+    @pytest.mark.parametrize("in_kernel", [pytest.param(True, marks=pytest.mark.kernels), False])
+    def test_a_slow_slice_is_logged(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_kernel: bool
+    ) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            sink, parts = Sink(harness), harness.broker.parts
+            if not in_kernel:
+                parts.batches.fast = None
+            part, reserve, puts = sink.upload(0, 0, rows_of(range(6))), parts.store.reserve, parts.stats.put_times.puts
+            before = puts.count
+
+            def slow(*given: Any, **named: Any) -> None:
+                harness.clock.advance(600)
+                reserve(*given, **named)
+
+            monkeypatch.setattr(parts.store, "reserve", slow)
+            assert sink.commit(part).ext["rows"] == "6" and puts.count == before + 1
+            text = "[NOTIFYME]putMessage in lock cost time(ms)=600, bodyLength=6 AppendMessageResult=PUT_OK"
+            assert text in caplog.messages
+
+    @pytest.mark.parametrize("in_kernel", [pytest.param(True, marks=pytest.mark.kernels), False])
+    def test_a_broker_that_takes_no_messages_appends_later(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_kernel: bool
+    ) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            sink, parts = Sink(harness), harness.broker.parts
+            if not in_kernel:
+                parts.batches.fast = None
+            part = sink.upload(0, 0, rows_of(range(6)))
+            with monkeypatch.context() as patched:
+                patched.setattr(parts.admission, "rejection", lambda: "the disk is 99 % full")
+                answer = sink.commit(part, timeout_ms=0)
+                assert answer.code == ResponseCode.SYSTEM_BUSY
+                raw = b"".join(map(encode_row, rows_of(range(1))))
+                assert "99 % full" in (sink.ask_upload(9, 0, 0, raw).remark or "")
+            assert sink.commit(part).ext["rows"] == "6" and sink.bodies() == expected(range(6))
 
 
 class TestLayouts:

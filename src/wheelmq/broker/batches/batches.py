@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -16,10 +16,12 @@ from typing import Final
 from wheelmq.broker.admission.put_status import PutFailed
 from wheelmq.broker.answers import Deferred, Given, PeerError, reply
 from wheelmq.broker.background_jobs import run_in_background
+from wheelmq.broker.batches.cursor import RowCursor
 from wheelmq.broker.batches.layouts import BatchLayouts
 from wheelmq.broker.batches.marks import find_progress, mark_message
 from wheelmq.broker.batches.spool import Spool, UploadWrong
 from wheelmq.broker.durability import Durability
+from wheelmq.broker.fast_batch import FastBatch
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.puts import Puts
 from wheelmq.broker.replication.role import Role
@@ -30,8 +32,10 @@ from wheelmq.formats.disk.batch import (
     BatchId,
     BatchMark,
     BatchPart,
+    RowsWrong,
     UploadedChunk,
     UploadedRow,
+    encode_key,
     key_hashes,
 )
 from wheelmq.formats.disk.message import Message
@@ -91,10 +95,8 @@ class Batch:
     """Why the last slice failed, or the commit."""
     retry_ms: int = 0
     """Monotonic time of the next slice, after a failure."""
-    rows: Iterator[tuple[BatchPart, UploadedChunk, UploadedRow]] | None = None
-    """The rows that are not in the log."""
-    left_over: tuple[BatchPart, UploadedChunk, UploadedRow] | None = None
-    """A row that was read and did not fit into the slice."""
+    cursor: RowCursor | None = None
+    """The first row that is not in the log; None until it is found."""
 
 
 class Batches:
@@ -106,6 +108,7 @@ class Batches:
         holds: Holds,
         *,
         layouts: BatchLayouts,
+        fast: FastBatch,
         durability: Durability,
         role: Role,
         settings: BrokerSettings,
@@ -114,6 +117,8 @@ class Batches:
     ) -> None:
         """Take up the decided batches of the spool."""
         self.layouts = layouts
+        self.fast: FastBatch | None = fast
+        """None leaves all rows to the plain code."""
         self._store, self._puts, self._spool, self._holds = store, puts, spool, holds
         self._durability, self._role, self._settings = durability, role, settings
         self._clock, self._worker = clock, worker
@@ -247,7 +252,7 @@ class Batches:
         """Read the marks again once this broker is a master: another master may go on with the batches."""
         self._done.clear()
         for one in self._open.values():
-            one.done = one.rows = None
+            one.done = one.cursor = None
             if one.phase is Phase.SYNCING:
                 one.phase = Phase.APPENDING
 
@@ -266,8 +271,8 @@ class Batches:
     def _append(self, one: Batch, now_ms: int) -> int:
         try:
             count = self._append_slice(one)
-        except (PeerError, PutFailed, OSError, UploadWrong) as error:
-            one.problem, one.retry_ms, one.rows = str(error), now_ms + RETRY_MS, None
+        except (PeerError, PutFailed, OSError, UploadWrong, RowsWrong) as error:
+            one.problem, one.retry_ms, one.cursor = str(error), now_ms + RETRY_MS, None
             log.warning("rows of batch %s wait: %s", one.decision.id, error)
             return 0
         one.problem = ""
@@ -284,41 +289,46 @@ class Batches:
             one.done, one.end = (0, _START) if progress is None else (progress.done, progress.end)
         if one.done == decision.rows:
             return 0
-        if one.rows is None:
-            one.rows, one.left_over = self._spool.rows(decision), None
-            for _ in range(one.done):
-                next(one.rows)
-        rows = list(self._next_rows(one))
-        messages = [self.message(part.topic, chunk, row) for part, chunk, row in rows]
-        keys = key_hashes([message.properties[props.UNIQ_KEY] for message in messages])
-        mark = BatchMark(job=decision.job, batch=decision.batch, rows=decision.rows, first=one.done, keys=keys)
-        last = self._puts.put_marked(messages, mark_message(mark))
-        one.done, one.end = one.done + len(rows), LogPosition(last.position + last.size)
-        return 1 + len(rows)
+        if one.cursor is None:
+            one.cursor = RowCursor(self._spool.chunks(decision))
+            one.cursor.skip(one.done)
+        cursor, size_max = one.cursor, min(SLICE_BYTES, self._store.record_bytes_max // 4)
+        rows = None
+        if self.fast is not None:
+            rows = self.fast.measure(cursor, SLICE_ROWS, size_max, ROW_ROOM_BYTES)
+        if rows is not None:
+            count, place = len(rows), rows.place
+            one.end = self._puts.put_measured(rows, self._mark(one, rows.keys()))
+        else:
+            messages, place = self._next_messages(cursor, size_max)
+            keys = [encode_key(message.properties[props.UNIQ_KEY]) for message in messages]
+            last, count = self._puts.put_marked(messages, self._mark(one, keys)), len(messages)
+            one.end = LogPosition(last.position + last.size)
+        cursor.move(*place)
+        one.done += count
+        return 1 + count
 
-    def _next_rows(self, one: Batch) -> Iterator[tuple[BatchPart, UploadedChunk, UploadedRow]]:
-        """Yield the rows of the next slice: at least one, unless all are in the log."""
-        assert one.rows is not None
-        size_max = min(SLICE_BYTES, self._store.record_bytes_max // 4)
-        count = size = 0
-        while count < SLICE_ROWS:
-            taken = one.left_over or next(one.rows, None)
-            one.left_over = None
-            if taken is None:
-                return
-            size += len(taken[2].body) + len(taken[2].properties) + ROW_ROOM_BYTES
-            if count and size > size_max:
-                one.left_over = taken
-                return
-            count += 1
-            yield taken
+    def _mark(self, one: Batch, keys: list[bytes]) -> Message:
+        """Return the mark before the next rows, which have these unique keys."""
+        assert one.done is not None
+        job, batch, hashes = one.decision.job, one.decision.batch, key_hashes(keys)
+        return mark_message(BatchMark(job=job, batch=batch, rows=one.decision.rows, first=one.done, keys=hashes))
+
+    def _next_messages(self, cursor: RowCursor, size_max: int) -> tuple[list[Message], tuple[int, int]]:
+        """Return the messages of the next slice, and the place after it. Raises UploadWrong, RowsWrong, OSError."""
+        found, size, place = list[Message](), 0, (0, cursor.at)
+        for chunk, row, after in cursor.rows():
+            size += len(row.body) + len(row.properties) + ROW_ROOM_BYTES
+            if len(found) == SLICE_ROWS or (found and size > size_max):
+                break
+            found.append(self.message(chunk.topic, chunk.chunk, row))
+            place = after
+        return found, place
 
     def message(self, topic: str, chunk: UploadedChunk, row: UploadedRow) -> Message:
         """Return the message of a row, as a send would store it."""
         properties = props.parse(row.properties.decode("utf-8", "replace"))
-        properties[props.MSG_REGION] = self._settings.broker.region_id
-        properties[props.TRACE_ON] = "true" if self._settings.broker.trace_on else "false"
-        properties[props.CLUSTER] = self._settings.broker.cluster
+        properties.update(self._settings.broker.record_properties())
         return Message(topic, row.queue_id, row.body, properties, born_ms=chunk.born_ms, born_host=chunk.born_host)
 
     def _finish(self, batch: BatchId, rows: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.batch import BatchId, BatchMark, key_hashes
+from wheelmq.formats.disk.batch import BatchId, BatchMark, encode_key, key_hashes
 from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.java import tag_code
 from wheelmq.formats.units import LogPosition
@@ -66,7 +66,7 @@ def _progress_at(store: Store, record: Record, mark: BatchMark) -> BatchProgress
     end, done = LogPosition(record.position + record.size), mark.first
     for key in mark.keys:
         row = store.log.record_at(end)
-        if row is None or key_hashes([row.message.properties.get(props.UNIQ_KEY, "")]) != (key,):
+        if row is None or key_hashes([encode_key(row.message.properties.get(props.UNIQ_KEY, ""))]) != (key,):
             break
         end, done = LogPosition(row.position + row.size), done + 1
     return BatchProgress(done, mark.rows, end)

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from wheelmq.broker.batches.cursor import TopicChunk
 from wheelmq.formats.disk.batch import (
     BatchDecision,
     BatchId,
     BatchPart,
     RowsWrong,
     UploadedChunk,
-    UploadedRow,
     decode_chunk,
     encode_chunk,
-    rows_of,
+    row_ends,
 )
 from wheelmq.formats.disk.paths import BatchPaths, StorePaths
 from wheelmq.system.disk import Disk
@@ -90,20 +90,21 @@ class Spool:
 
         return job
 
-    def rows(self, decision: BatchDecision) -> Iterator[tuple[BatchPart, UploadedChunk, UploadedRow]]:
-        """Yield the rows of a decided batch in their order. Raises UploadWrong, OSError."""
+    def chunks(self, decision: BatchDecision) -> Iterator[TopicChunk]:
+        """Yield the chunks of a decided batch in their order. Raises UploadWrong, OSError."""
         for part in decision.parts:
             for number in range(part.chunks):
-                chunk = self._chunk(decision.id, part, number)
-                for row in rows_of(chunk.rows):
-                    yield part, chunk, row
+                yield TopicChunk(part.topic, self._chunk(decision.id, part, number))
 
     def _check(self, batch: BatchId, part: BatchPart) -> None:
         crc = count = 0
         for number in range(part.chunks):
             chunk = self._chunk(batch, part, number)
             crc = zlib.crc32(chunk.rows, crc)
-            count += len(rows_of(chunk.rows))
+            try:
+                count += len(row_ends(chunk.rows))
+            except RowsWrong as error:
+                raise UploadWrong(f"{_name(part)}, chunk {number}: {error}") from None
         if (count, crc) != (part.rows, part.crc):
             raise UploadWrong(
                 f"{_name(part)} has {count} rows with crc {crc} here, and the commit names {part.rows} with {part.crc}"
@@ -114,11 +115,9 @@ class Spool:
         if raw is None:
             raise UploadWrong(f"{_name(part)} has no chunk {number} here: upload it again")
         try:
-            chunk = decode_chunk(raw)
-            rows_of(chunk.rows)
+            return decode_chunk(raw)
         except RowsWrong as error:
             raise UploadWrong(f"{_name(part)}, chunk {number}: {error}") from None
-        return chunk
 
     def _files(self, key: str) -> BatchPaths:
         return BatchPaths(self._paths.batches / key)

@@ -18,7 +18,6 @@ from wheelmq.broker.fast.send_fields import (
     DONE,
     DUE_MS,
     LOG_AT,
-    LOG_BASE,
     NOT_MINE,
     ONEWAY,
     OUT,
@@ -29,17 +28,22 @@ from wheelmq.broker.fast.send_fields import (
     RAW,
     ROWS,
     STOP,
-    STORE_MS,
     SYNC,
     TAG,
     TOPIC,
     TOPIC_END,
     USER_FLAG,
 )
-from wheelmq.broker.fast.send_write import finish_record, is_for_the_plain_code, must_be_escaped, unescape
+from wheelmq.broker.fast.send_write import (
+    add_to_journal,
+    asks_for_timer,
+    finish_record,
+    is_for_the_plain_code,
+    must_be_escaped,
+    unescape,
+)
 from wheelmq.formats.disk.message import BLANK_BYTES
 from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
-from wheelmq.formats.kernels import journal as journal_of
 from wheelmq.formats.kernels import properties as prop
 from wheelmq.formats.kernels import record as rec
 from wheelmq.formats.kernels.jit import inline, part
@@ -136,11 +140,8 @@ def _read(a: Bytes, p: int, end: int, spans: Integers, seen: Integers, f: Intege
     stop = start + ((np.int64(a[start - 2]) << 8) | np.int64(a[start - 1]))
     if a[start - 2] > 127 or stop > end or prop.scan(a, start, stop, spans, seen) != prop.REGULAR:
         return np.int64(-1)
-    if is_for_the_plain_code(spans):
+    if is_for_the_plain_code(spans) or asks_for_timer(spans):
         return np.int64(-1)
-    for name in (prop.TIMER_DELAY_SEC, prop.TIMER_DELAY_MS, prop.TIMER_DELIVER_MS):
-        if spans[2 * name] >= 0:
-            return np.int64(-1)
     return stop
 
 
@@ -264,15 +265,7 @@ def append_batch(
         f[BLOCK] = at + fixed + f[STOP] - f[BODY]
         f[BLOCK_END] = _put_block(a, f[STOP] + 2, stop, text, shared, spans, suffix, log, f[BLOCK])
         size = finish_record(a, log, at, parameters, next_offset[queue_row], head, f)
-        for column in range(journal_of.COLUMNS):
-            journal[row, column] = 0
-        journal[row, journal_of.QUEUE] = queue_row
-        journal[row, journal_of.QUEUE_OFFSET] = next_offset[queue_row]
-        journal[row, journal_of.POSITION] = parameters[LOG_BASE] + at
-        journal[row, journal_of.SIZE] = size
-        journal[row, journal_of.TAG_CODE] = f[TAG]
-        journal[row, journal_of.STORE_MS] = parameters[STORE_MS]
-        journal[row, journal_of.REAL_QUEUE] = -1
+        add_to_journal(journal, row, parameters, queue_row, next_offset[queue_row], at, size, f)
         next_offset[queue_row] += 1
         at += size
         row += 1

@@ -43,6 +43,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.parked import DUE_DIGITS, ROOM_BYTES
 from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
 from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.kernels import journal as journal_of
 from wheelmq.formats.kernels import properties as prop
 from wheelmq.formats.kernels import record as rec
 from wheelmq.formats.kernels.jit import inline, part
@@ -139,6 +140,14 @@ def is_for_the_plain_code(spans: Integers) -> bool:
         prop.TRACE_ON,
         prop.CLUSTER,
     ):
+        if spans[2 * name] >= 0:
+            return True
+    return False
+
+
+@inline
+def asks_for_timer(spans: Integers) -> bool:
+    for name in (prop.TIMER_DELAY_SEC, prop.TIMER_DELAY_MS, prop.TIMER_DELIVER_MS):
         if spans[2 * name] >= 0:
             return True
     return False
@@ -268,6 +277,29 @@ def finish_record(
     size = f[BLOCK_END] - at
     rec.write_head(log, at, size, f[STOP] - f[BODY], head)
     return size
+
+
+@part
+def add_to_journal(
+    journal: Integers,
+    row: int,
+    parameters: Integers,
+    queue_row: int,
+    queue_offset: int,
+    at: int,
+    size: int,
+    f: Integers,
+) -> None:
+    """Write a row of the journal for the record at `at`, which is not parked."""
+    for column in range(journal_of.COLUMNS):
+        journal[row, column] = 0
+    journal[row, journal_of.QUEUE] = queue_row
+    journal[row, journal_of.QUEUE_OFFSET] = queue_offset
+    journal[row, journal_of.POSITION] = parameters[LOG_BASE] + at
+    journal[row, journal_of.SIZE] = size
+    journal[row, journal_of.TAG_CODE] = f[TAG]
+    journal[row, journal_of.STORE_MS] = parameters[STORE_MS]
+    journal[row, journal_of.REAL_QUEUE] = -1
 
 
 @part

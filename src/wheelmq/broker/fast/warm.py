@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wheelmq.broker.fast import send
+from wheelmq.broker.fast import batch_rows, send
 from wheelmq.delay.fast import congestion, keys, parked, release, turn
 from wheelmq.formats.disk.turn_row import TURN_ROW
 from wheelmq.formats.kernels import jit
@@ -36,6 +36,14 @@ def _call_all(a: Samples) -> None:
         read, 0, written, integers, a.journal, written, a.slots, a.topics, written, integers,
         a.table(congestion.COLUMNS), read, read, read, integers, np.zeros(send.STATE, np.int64),
     )  # fmt: skip
+    batch_rows.measure_rows(
+        read, read, np.zeros(batch_rows.LIMITS, np.int64), a.table(batch_rows.COLUMNS), np.zeros(
+            batch_rows.MEASURED, np.int64
+        ),
+    )  # fmt: skip
+    batch_rows.append_rows(
+        read, a.table(batch_rows.COLUMNS)[:0], written, integers, a.journal, read, integers, integers, integers
+    )
     release.release(
         a.no_refs, read, written, integers, a.journal, a.slots, a.topics, written, integers,
         integers, integers, np.zeros(release.STATE, np.int64),

@@ -6,15 +6,17 @@ from typing import Any, Final
 
 from wheelmq.broker.answers import Answer, PeerError, reply, run_on_worker
 from wheelmq.broker.batches.batches import Batch, Batches, Phase
+from wheelmq.broker.batches.cursor import TopicChunk
 from wheelmq.broker.batches.layouts import LayoutOutdated
 from wheelmq.broker.context import Context
 from wheelmq.broker.handler_table import HandlerTable
-from wheelmq.broker.puts import check_writable
+from wheelmq.broker.puts import MARK_ROOM_BYTES, check_writable
 from wheelmq.broker.request import Request
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.batch import (
     CHUNK_BYTES_MAX,
+    CHUNK_ROWS_MAX,
     JOB_CHARS_MAX,
     BatchDecision,
     BatchId,
@@ -32,8 +34,6 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import BatchCommitHeader, BatchLayoutHeader, BatchUploadHeader
 
-CHUNK_ROWS_MAX: Final = 512
-"""The check of a row takes some 40 µs, and no request may take long."""
 PARTS_MAX: Final = 100_000
 CHUNKS_MAX: Final = 100_000
 WAIT_MS_MAX: Final = 30_000
@@ -179,6 +179,10 @@ def _check_rows(context: Context, batches: Batches, topic: str, chunk: UploadedC
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
     if not config.perm & PERM_WRITE:
         raise PeerError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
+    found = TopicChunk(topic, chunk)
+    if batches.fast is not None and batches.fast.accepts(found, config.write_queue_nums, MARK_ROOM_BYTES):
+        context.admission.check_put()
+        return
     try:
         rows = rows_of(chunk.rows)
     except RowsWrong as error:

@@ -17,6 +17,8 @@ from wheelmq.formats.units import Millis
 
 CHUNK_BYTES_MAX: Final = 5 << 20
 """The longest chunk that a broker saves."""
+CHUNK_ROWS_MAX: Final = 512
+"""Maximum rows of a chunk. The plain check of a row takes some 40 µs, and no request may take long."""
 JOB_CHARS_MAX: Final = 255
 """The longest name of a job."""
 ROW: Final = struct.Struct(">iiH")
@@ -123,21 +125,32 @@ def encode_row(row: UploadedRow) -> bytes:
     return ROW.pack(row.queue_id, len(row.body), len(row.properties)) + row.body + row.properties
 
 
-def rows_of(raw: bytes) -> list[UploadedRow]:
-    """Return the rows in `raw`. Raises RowsWrong."""
+def row_ends(raw: bytes) -> list[int]:
+    """Return the end of each row in `raw`, in bytes. Raises RowsWrong."""
     found, at = [], 0
     while at < len(raw):
         if at + ROW.size > len(raw):
             raise RowsWrong(f"{len(raw) - at} bytes remain at byte {at}, too few for a row")
-        queue_id, body_bytes, properties_bytes = ROW.unpack_from(raw, at)
-        body_at = at + ROW.size
-        properties_at = body_at + body_bytes
-        end = properties_at + properties_bytes
+        _, body_bytes, properties_bytes = ROW.unpack_from(raw, at)
+        end = at + ROW.size + body_bytes + properties_bytes
         if body_bytes < 0 or end > len(raw):
             raise RowsWrong(f"the row at byte {at} has {body_bytes} and {properties_bytes} bytes")
-        found.append(UploadedRow(queue_id, raw[body_at:properties_at], raw[properties_at:end]))
+        found.append(end)
         at = end
     return found
+
+
+def row_at(raw: bytes, at: int, end: int) -> UploadedRow:
+    """Return the row in raw[at:end], which `row_ends` has found."""
+    queue_id, body_bytes, _ = ROW.unpack_from(raw, at)
+    properties_at = at + ROW.size + body_bytes
+    return UploadedRow(queue_id, raw[at + ROW.size : properties_at], raw[properties_at:end])
+
+
+def rows_of(raw: bytes) -> list[UploadedRow]:
+    """Return the rows in `raw`. Raises RowsWrong."""
+    ends = row_ends(raw)
+    return [row_at(raw, at, end) for at, end in zip([0, *ends], ends, strict=False)]
 
 
 def encode_chunk(chunk: UploadedChunk) -> bytes:
@@ -154,9 +167,11 @@ def decode_chunk(raw: bytes) -> UploadedChunk:
     return UploadedChunk(Millis(born_ms), Host(raw[_CHUNK_HEAD.size : rows_at], port), raw[rows_at:])
 
 
-def key_hashes(unique_keys: Sequence[str]) -> tuple[int, ...]:
-    """Return the hashes by which a mark knows its rows."""
-    return tuple(
-        int.from_bytes(hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=6).digest(), "big")
-        for key in unique_keys
-    )
+def key_hashes(unique_keys: Sequence[bytes]) -> tuple[int, ...]:
+    """Return the hashes by which a mark knows its rows. The keys are UTF-8."""
+    blake2b, integer = hashlib.blake2b, int.from_bytes
+    return tuple([integer(blake2b(key, digest_size=6).digest(), "big") for key in unique_keys])
+
+
+def encode_key(unique_key: str) -> bytes:
+    return unique_key.encode("utf-8", "replace")
