@@ -206,6 +206,7 @@ class Parts:
             layouts=BatchLayouts(self.disk, self.paths),
             fast=FastBatch(self.store, self.settings),
             durability=self.durability,
+            want_flush=self.flush.want,
             role=self.role,
             settings=self.settings,
             clock=self.clock,

@@ -68,6 +68,7 @@ class Sink:
         body = bodies.write(bodies.BatchParts(parts=list(parts)))
         asked = self.harness.submit(Command(code=RequestCode.WMQ_BATCH_COMMIT, ext=headers.write(header), body=body))
         self.harness.tick()
+        self.harness.settle()
         while asked.answer is None:
             self.harness.advance_to_next()
         return asked.answer
@@ -277,6 +278,16 @@ class TestCommits:
     def test_an_empty_batch_is_committed(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path) as harness:
             assert Sink(harness).commit().ext["rows"] == "0"
+
+    @pytest.mark.parametrize("flush_mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+    def test_a_commit_waits_for_no_interval_of_flushes(self, tmp_path: Path, flush_mode: str) -> None:
+        with BrokerHarness(tmp_path, flush_mode=flush_mode, flush_interval_ms=60_000) as harness:
+            sink = Sink(harness)
+            harness.advance(1000)
+            for batch in range(3):
+                begun_ms = harness.now_ms
+                assert sink.commit(sink.upload(0, 0, rows_of(range(6)), batch=batch), batch=batch).ext["rows"] == "6"
+                assert harness.now_ms == begun_ms
 
     def test_a_commit_is_answered_at_its_timeout(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path) as harness:

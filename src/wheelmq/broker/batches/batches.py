@@ -110,17 +110,19 @@ class Batches:
         layouts: BatchLayouts,
         fast: FastBatch,
         durability: Durability,
+        want_flush: Callable[[], None],
         role: Role,
         settings: BrokerSettings,
         clock: Clock,
         worker: Worker,
     ) -> None:
-        """Take up the decided batches of the spool."""
+        """Take up the decided batches of the spool. `want_flush` requests a flush of the log."""
         self.layouts = layouts
         self.fast: FastBatch | None = fast
         """None leaves all rows to the plain code."""
         self._store, self._puts, self._spool, self._holds = store, puts, spool, holds
-        self._durability, self._role, self._settings = durability, role, settings
+        self._durability, self._want_flush = durability, want_flush
+        self._role, self._settings = role, settings
         self._clock, self._worker = clock, worker
         self._open = OrderedDict((one.id, Batch(one, Phase.APPENDING)) for one in spool.decisions())
         self._done: OrderedDict[BatchId, int] = OrderedDict()
@@ -278,6 +280,7 @@ class Batches:
         one.problem = ""
         if one.done == one.decision.rows:
             one.phase = Phase.SYNCING
+            self._want_flush()  # the sink waits, and the next flush can be seconds away
         else:
             self._open.move_to_end(one.decision.id)  # the next slice is one of another batch
         return count
