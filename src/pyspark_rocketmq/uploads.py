@@ -25,7 +25,7 @@ from pyspark_rocketmq.sending import too_far
 from wheelmq.client import delays, outgoing
 from wheelmq.client.delays import TooFarAhead
 from wheelmq.client.outgoing import OutgoingMessage
-from wheelmq.formats.disk.batch import BatchId, BatchPart, UploadedRow, encode_row
+from wheelmq.formats.disk.batch import CHUNK_ROWS_MAX, BatchId, BatchPart, UploadedRow, encode_row
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -35,7 +35,7 @@ from wheelmq.net.errors import CallError
 from wheelmq.system.clock import Clock, SystemClock
 
 CHUNK_ROWS: Final = 256
-"""Rows of a chunk. A broker checks them at once, between other requests."""
+"""Rows of a chunk, unless they have only a body. A broker checks a chunk at once, between other requests."""
 CHUNK_BYTES: Final = 512 << 10
 """Bytes from which a chunk is full."""
 _ROW: Final = np.dtype([("queue_id", ">i4"), ("body_bytes", ">i4"), ("properties_bytes", ">u2")])
@@ -161,7 +161,7 @@ class Uploader:
             stream = self._stream(broker, rows.topic)
             if stream.pending:
                 self._send(stream)
-            for first, end in entries.chunks(CHUNK_ROWS, CHUNK_BYTES):
+            for first, end in entries.chunks(CHUNK_ROWS_MAX, CHUNK_BYTES):  # the check of such rows is quick
                 stream.add(entries.raw(first, end), 0, end - first)
                 self._send(stream)
 
