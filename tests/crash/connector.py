@@ -62,7 +62,7 @@ COMMITTED_DEADLINE_S: Final = 240.0
 DRAIN_DEADLINE_S: Final = 300.0
 
 BATCH_POINTS: Final = {
-    "batch.appended": (9, 18),
+    "batch.appended": (45, 120),
     "batch.checked": (3, 6),
     "batch.decided": (3, 6),
     "batch.layout_saved": (3, 6),
@@ -70,7 +70,10 @@ BATCH_POINTS: Final = {
     "batch.removed": (11, 25),
     "batch.saved": (9, 18),
 }
-"""Failpoints of a broker in the batches of a sink, and the passages at which they may fire."""
+"""Failpoints of a broker in the batches of a sink, and the passages at which they may fire.
+
+The plain code passes batch.appended at each row, and the kernel once per chunk.
+"""
 POINT_SHARE: Final = 0.5
 """The share of a broker's kills that are followed by one at a failpoint."""
 SPARK_SHARES: Final = {Victim.TASK: 0.4, Victim.COMMIT: 0.3, Victim.SOURCE: 0.2, Victim.DRIVER: 0.1}

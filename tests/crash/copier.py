@@ -27,6 +27,9 @@ ATTEMPTS: Final = 4
 """Attempts of a task before its query fails."""
 PLACE: Final = "place"
 """The property of a copy that names the message: BROKER/QUEUE/OFFSET in the topic of the source."""
+PLAIN_EVERY: Final = 40
+"""Each such message of a queue has a copy for the plain code of the broker, because a property is not ASCII. The kernel
+appends the slices without such copies."""
 WAIT_S: Final = 0.2
 
 
@@ -38,9 +41,10 @@ def start_query(
         .options(namesrvAddr=namesrv, topic=source, startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH_ROWS))
         .load()
     )
-    place = f"map('{PLACE}', concat_ws('/', broker, queueId, queueOffset)) AS properties"
+    place = f"'{PLACE}', concat_ws('/', broker, queueId, queueOffset)"
+    properties = f"IF(queueOffset % {PLAIN_EVERY} = 0, map({place}, 'note', 'ñ'), map({place})) AS properties"
     return (
-        stream.selectExpr("body", place)
+        stream.selectExpr("body", properties)
         .writeStream.format("rocketmq")
         .options(namesrvAddr=namesrv, topic=sink, guarantee=guarantee, checkpointLocation=checkpoint)
         .trigger(processingTime="0 seconds")
