@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,9 @@ from wheelmq.auth.rules import RULES
 from wheelmq.broker import fast_batch
 from wheelmq.broker.batches import batches as module
 from wheelmq.broker.batches import layouts
+from wheelmq.broker.batches.cursor import TopicChunk
 from wheelmq.broker.handlers import batches as handlers
+from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.batch import BatchDecision, BatchPart, UploadedRow, encode_row
 from wheelmq.formats.wire import bodies, headers
@@ -350,6 +353,21 @@ class TestFailedSlices:
             assert answer.code == ResponseCode.SYSTEM_BUSY and "0 of 6 rows" in (answer.remark or "")
             assert "the failed put: topic=T queueId=0 messages=6 bodyLength=6" in caplog.messages
             assert sink.commit(part).ext["rows"] == "6" and sink.bodies() == expected(range(6))
+
+    @pytest.mark.parametrize(("kept", "text"), [(0.5, "have lost rows"), (0.49, "bytes remain|the row at byte")])
+    def test_uploads_damaged_after_their_check_append_no_mark(self, tmp_path: Path, kept: float, text: str) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            sink, parts = Sink(harness), harness.broker.parts
+            part, chunks = sink.upload(0, 0, rows_of(range(8))), parts.batches._spool.chunks
+
+            def damaged(decision: BatchDecision) -> Iterator[TopicChunk]:
+                for topic, chunk in [(one.topic, one.chunk) for one in chunks(decision)]:
+                    yield TopicChunk(topic, chunk._replace(rows=chunk.rows[: int(kept * len(chunk.rows))]))
+
+            parts.batches._spool.chunks = damaged  # type: ignore[method-assign]
+            answer = sink.commit(part, timeout_ms=2500)
+            assert answer.code == ResponseCode.SYSTEM_BUSY and re.search(text, answer.remark or ""), answer
+            assert parts.store.queues.end(names.BATCH_TOPIC, 0) == (1 if kept == 0.5 else 0)
 
     @pytest.mark.parametrize("in_kernel", [pytest.param(True, marks=pytest.mark.kernels), False])
     def test_a_slow_slice_is_logged(

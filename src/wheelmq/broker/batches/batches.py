@@ -326,6 +326,8 @@ class Batches:
                 break
             found.append(self.message(chunk.topic, chunk.chunk, row))
             place = after
+        if not found:
+            raise UploadWrong("the files of the uploads have lost rows since the commit was checked")
         return found, place
 
     def message(self, topic: str, chunk: UploadedChunk, row: UploadedRow) -> Message:
