@@ -10,12 +10,13 @@ from typing import Final
 
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
-from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.frame import Command, FrameError
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.tls_client import ClientTls, problem_text
 
 _now_s: Final = SystemClock.monotonic
+_LENGTH_BYTES: Final = 4
 TIMEOUT_S_MIN: Final = 0.001
 """The least timeout of a socket: 0 would mean that it does not block."""
 
@@ -133,21 +134,25 @@ class SyncConnection:
             connection.settimeout(self.timeout_s)
 
     def _read(self, connection: socket.socket) -> Command:
-        head = self._exactly(connection, 4)
-        body = self._exactly(connection, int.from_bytes(head, "big"))
-        return frame.decode(head + body, 0, 4 + len(body))
+        head = self._exactly(connection, bytearray(_LENGTH_BYTES), 0)
+        try:
+            data = head + bytes(frame.frame_bytes(head, 0))
+            return frame.decode(self._exactly(connection, data, len(head)), 0, len(data))
+        except FrameError as error:
+            raise ConnectionAbortedError(f"the answer is no frame: {error}") from None
 
-    def _exactly(self, connection: socket.socket, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            chunk = self._receive(connection, min(count - len(parts), 1 << 20))
-            if not chunk:
-                raise ConnectionResetError("the connection was closed")
-            parts += chunk
-        return bytes(parts)
+    def _exactly(self, connection: socket.socket, buffer: bytearray, filled: int) -> bytearray:
+        """Fill `buffer`, whose first `filled` bytes have come. Returns it."""
+        with memoryview(buffer) as view:
+            while filled < len(buffer):
+                count = self._receive(connection, view[filled:])
+                if not count:
+                    raise ConnectionResetError("the connection was closed")
+                filled += count
+        return buffer
 
-    def _receive(self, connection: socket.socket, bytes_max: int) -> bytes:
-        return connection.recv(bytes_max)
+    def _receive(self, connection: socket.socket, room: memoryview) -> int:
+        return connection.recv_into(room)
 
 
 class BoundedConnection(SyncConnection):
@@ -169,6 +174,6 @@ class BoundedConnection(SyncConnection):
         finally:
             self.timeout_s -= _now_s() - began_s
 
-    def _receive(self, connection: socket.socket, bytes_max: int) -> bytes:
+    def _receive(self, connection: socket.socket, room: memoryview) -> int:
         connection.settimeout(max(TIMEOUT_S_MIN, self._deadline_s - _now_s()))
-        return super()._receive(connection, bytes_max)
+        return super()._receive(connection, room)

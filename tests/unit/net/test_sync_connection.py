@@ -102,3 +102,21 @@ def test_a_bounded_connection_waits_for_its_time_in_total() -> None:
             link.call(Command(code=1))
         left.set()
         server.join(5)
+
+
+def serve_text(listener: socket.socket, text: bytes) -> None:
+    connection, _ = listener.accept()
+    connection.recv(1 << 16)
+    connection.sendall(text)
+    connection.close()
+
+
+@pytest.mark.parametrize("text", [b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(4), b"\0\0\0\x08\0\0\0\xff1234"])
+def test_an_answer_that_is_no_frame_is_a_call_error(text: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve_text, args=(listener, text), daemon=True)
+        server.start()
+        link = SyncConnection(f"127.0.0.1:{listener.getsockname()[1]}")
+        with contextlib.closing(link), pytest.raises(CallError, match="the answer is no frame"):
+            link.call(Command(code=1))
+        server.join(5)

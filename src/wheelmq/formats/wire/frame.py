@@ -105,14 +105,19 @@ def frame_end(buffer: Buffer, at: int, end: int) -> int | None:
     """Return the end of the frame at byte `at`; None while incomplete. Raises FrameError for a wrong length."""
     if end - at < 4:
         return None
-    (length,) = _INT32.unpack_from(buffer, at)
-    if length < 4 or length > FRAME_BYTES_MAX:
-        foreign = foreign_text(bytes(buffer[at : at + 4]))
-        if foreign is not None:
-            raise FrameError(foreign)
-        raise FrameError(f"a frame of {length} bytes; the limits are 4 and {FRAME_BYTES_MAX} bytes")
-    stop = at + 4 + int(length)
+    stop = at + 4 + frame_bytes(buffer, at)
     return stop if stop <= end else None
+
+
+def frame_bytes(buffer: Buffer, at: int) -> int:
+    """Return the length in the prefix at byte `at`, which does not count its own 4 bytes. Raises FrameError."""
+    (length,) = _INT32.unpack_from(buffer, at)
+    if 4 <= length <= FRAME_BYTES_MAX:
+        return int(length)
+    foreign = foreign_text(bytes(buffer[at : at + 4]))
+    if foreign is not None:
+        raise FrameError(foreign)
+    raise FrameError(f"a frame of {length} bytes; the limits are 4 and {FRAME_BYTES_MAX} bytes")
 
 
 def decode(buffer: Buffer, at: int, end: int) -> Command:
