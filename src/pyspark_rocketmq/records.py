@@ -34,17 +34,37 @@ from wheelmq.formats.java import java_long
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SIZE: Final = struct.Struct(">I")
-_HEAD: Final = np.dtype(
-    [
-        ("size", ">u4"), ("magic", ">u4"), ("body_crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"),
-        ("queue_offset", ">i8"), ("position", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
-    ]
-)  # fmt: skip
-"""The fields before the hosts."""
-_STORE_TIME: Final = np.dtype([("born_port", ">i4"), ("store_ms", ">i8")])
-_TAIL: Final = np.dtype([("store_port", ">i4"), ("reconsume", ">i4"), ("prepared", ">i8"), ("body_bytes", ">i4")])
-_HOST_V4_BYTES: Final = 4
-_HOST_V6_MORE: Final = 12
+_HEAD: Final = [
+    ("size", ">u4"), ("magic", ">u4"), ("body_crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"),
+    ("queue_offset", ">i8"), ("position", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
+]  # fmt: skip
+_TAIL: Final = [("reconsume", ">i4"), ("prepared", ">i8"), ("body_bytes", ">i4")]
+
+
+def _fixed(born_host: str, store_host: str) -> np.dtype[Any]:
+    """Return the fixed part of a record with these addresses of hosts, each of which has a port after it."""
+    return np.dtype([*_HEAD, ("born", born_host), ("store_ms", ">i8"), ("store_host", store_host), *_TAIL])
+
+
+_V4, _V6 = "V8", "V20"
+_FIXED_V4: Final = _fixed(_V4, _V4)
+_FIXED_V6: Final = {
+    SYS_BORN_HOST_V6: _fixed(_V6, _V4),
+    SYS_STORE_HOST_V6: _fixed(_V4, _V6),
+    SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6: _fixed(_V6, _V6),
+}
+"""The fixed parts with an IPv6 address, by the flags in sys_flag."""
+
+
+def _host_at(layout: np.dtype[Any]) -> int:
+    """Return the place of the store host in a fixed part."""
+    assert layout.fields is not None
+    return layout.fields["store_host"][1]
+
+
+_V6_FLAGS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+_AFTER_HOSTS: Final = {"store_ms": np.int64, "reconsume": np.int32, "body_bytes": np.int64}
+"""The columns that are after an address in a record, with their types."""
 _COMPRESSION_KIND: Final = 0x700
 _LZ4: Final = 0x100
 _ZSTANDARD: Final = 0x200
@@ -63,41 +83,26 @@ class Records:
         self._buffer = pa.py_buffer(buffer)
         self._bytes = np.frombuffer(buffer, np.uint8)
         self._starts = record_starts(bytes(buffer)) if starts is None else starts
-        if len(self._starts):
-            self._read_heads()
+        self._read_heads()
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def _read_heads(self) -> None:
         starts = self._starts
-        head = self._fields(_HEAD, starts)
-        if not np.isin(head["magic"], (MAGIC_V1, MAGIC_V2)).all():
+        head = self._head = self._fields(_FIXED_V4, starts)
+        if not ((head["magic"] == MAGIC_V1) | (head["magic"] == MAGIC_V2)).all():
             raise RecordError("the bytes have no magic of a record")
-        self.queue_offsets = head["queue_offset"].astype(np.int64)
-        self.queue_ids = head["queue_id"].astype(np.int32)
         self.sys_flags = head["sys_flag"].astype(np.int32)
         if (self.sys_flags & _INNER_BATCH).any():
             raise RecordError(
                 "the queue has several messages in one record (queue type BatchCQ), which is not supported"
             )
-        self.born_ms = head["born_ms"].astype(np.int64)
-        born_bytes = _HOST_V4_BYTES + _HOST_V6_MORE * ((self.sys_flags & SYS_BORN_HOST_V6) != 0)
-        store_bytes = _HOST_V4_BYTES + _HOST_V6_MORE * ((self.sys_flags & SYS_STORE_HOST_V6) != 0)
-        at = starts + _HEAD.itemsize + born_bytes
-        self.store_ms = self._fields(_STORE_TIME, at)["store_ms"].astype(np.int64)
-        at += _STORE_TIME.itemsize
-        self._store_host_at, self._store_host_bytes = at, store_bytes
-        at = at + store_bytes
-        tail = self._fields(_TAIL, at)
-        self.reconsume_times = tail["reconsume"].astype(np.int32)
-        body_bytes = tail["body_bytes"].astype(np.int64)
-        self.positions = head["position"].astype(np.int64)
-        self._body_start = at + _TAIL.itemsize
-        self._body_end = self._body_start + body_bytes
         self.sizes = head["size"].astype(np.int64)
         ends = starts + self.sizes
-        self._check(ends <= len(self._bytes), body_bytes >= 0, self._body_end + 3 <= ends)
+        self._read_after_hosts()
+        self._body_end = self._body_start + self._body_bytes
+        self._check(ends <= len(self._bytes), self._body_bytes >= 0, self._body_end + 3 <= ends)
         is_long = head["magic"] == MAGIC_V2
         topic_bytes = self._numbers(self._body_end, is_long)
         self._topic_start = self._body_end + 1 + is_long
@@ -107,6 +112,39 @@ class Records:
         self._properties_end = self._properties_start + self._numbers(topic_end, np.True_)
         self._check(self._properties_end == ends)
 
+    def _read_after_hosts(self) -> None:
+        """Read the fields whose place follows from the lengths of the two addresses."""
+        kinds = self.sys_flags & _V6_FLAGS
+        has_v6 = bool(kinds.any())
+        columns = {name: self._head[name].astype(kind) for name, kind in _AFTER_HOSTS.items()}
+        self._host_start = self._starts + _host_at(_FIXED_V4)
+        self._body_start = self._starts + _FIXED_V4.itemsize
+        for kind, layout in _FIXED_V6.items() if has_v6 else ():
+            rows = np.flatnonzero(kinds == kind)
+            if len(rows):
+                found = self._fields(layout, self._starts[rows])
+                for name, column in columns.items():
+                    column[rows] = found[name]
+                self._host_start[rows] = self._starts[rows] + _host_at(layout)
+                self._body_start[rows] = self._starts[rows] + layout.itemsize
+        self.store_ms, self.reconsume_times, self._body_bytes = columns.values()
+
+    @property
+    def queue_offsets(self) -> Array:
+        return self._head["queue_offset"].astype(np.int64)
+
+    @property
+    def queue_ids(self) -> Array:
+        return self._head["queue_id"].astype(np.int32)
+
+    @property
+    def positions(self) -> Array:
+        return self._head["position"].astype(np.int64)
+
+    @property
+    def born_ms(self) -> Array:
+        return self._head["born_ms"].astype(np.int64)
+
     def _check(self, *conditions: Array) -> None:
         for condition in conditions:
             if not condition.all():
@@ -115,6 +153,8 @@ class Records:
 
     def _fields(self, kind: np.dtype[Any], at: Array) -> Array:
         """Return the fields of `kind` at bytes `at`. Raises RecordError beyond the buffer."""
+        if not len(at):
+            return np.zeros(0, kind)
         if int(at.max()) + kind.itemsize > len(self._bytes):
             raise RecordError("the bytes end inside the fixed part of a record")
         windows = np.lib.stride_tricks.sliding_window_view(self._bytes, kind.itemsize)
@@ -140,8 +180,11 @@ class Records:
 
     def are_of(self, topic: str) -> bool:
         """Return whether all records have this topic."""
-        found = slices(self._buffer, self._topic_start, self._topic_end)
-        return bool(pc.all(pc.equal(found, pa.scalar(topic.encode(), pa.binary()))).as_py())
+        name = topic.encode()
+        if not (self._topic_end - self._topic_start == len(name)).all():
+            return False
+        found = self._fields(np.dtype((np.void, len(name))), self._topic_start)
+        return bool((found == np.void(name)).all())
 
     def properties(self) -> PropertyColumns:
         return PropertyColumns(slices(self._buffer, self._properties_start, self._properties_end))
@@ -151,7 +194,8 @@ class Records:
         keys = properties.values_of(props.UNIQ_KEY)
         if not keys.null_count:
             return keys
-        hosts = slices(self._buffer, self._store_host_at, self._store_host_at + self._store_host_bytes + 4)
+        host_bytes = np.where(self.sys_flags & SYS_STORE_HOST_V6, np.dtype(_V6).itemsize, np.dtype(_V4).itemsize)
+        hosts = slices(self._buffer, self._host_start, self._host_start + host_bytes)
         ids = [
             None if key is not None else f"{host.hex()}{position & (1 << 64) - 1:016x}".upper()
             for key, host, position in zip(keys.to_pylist(), hosts.to_pylist(), self.positions.tolist(), strict=True)
