@@ -1,7 +1,7 @@
 """The pulls of a range of a queue.
 
-Pulls without a filter are pipelined: a broker returns at most 32 messages per pull by default, so one pull at a time
-would wait for the network most of the time.
+Pulls without a filter are pipelined: one pull at a time would wait for the network most of the time. A broker of Apache
+returns at most 32 messages per pull by default. For WheelMQ, the pull asks that bytes alone limit the answer.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from wheelmq.net.errors import CallError
 log = logging.getLogger(__name__)
 
 PIPELINED_PULLS: Final = 16
-PULLED_MESSAGES: Final = 1024
-"""Messages that a pull requests at most. The broker returns fewer: 32 by default."""
+PIPELINED_BYTES: Final = 2 << 20
+"""Bytes of answers on their way, at most; but there are always two pulls."""
+PULLED_MESSAGES: Final = 4096
+"""Messages that a pull requests at most. The broker returns fewer."""
 FULL_ANSWERS: Final = 16
 """Complete answers after which pulls request more messages again."""
 HIDDEN_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0, 5.0)
@@ -42,7 +44,7 @@ class PulledRecords(NamedTuple):
     """The records in the answer to a pull, and their range of queue offsets: from `first` to `end`, without `end`."""
 
     first: int
-    body: bytes
+    body: bytes | memoryview
     end: int
 
 
@@ -60,6 +62,7 @@ def pull_request(group: str, queue: Queue, first: int, count: int, subscription:
         subscription=subscription.sub_string,
         sub_version=subscription.sub_version,
         expression_type=subscription.expression_type,
+        wmq_bytes_only=True,
     )
     return Command(code=RequestCode.PULL_MESSAGE, ext=headers.write(header))
 
@@ -200,7 +203,7 @@ class Pulls:
                     ahead = end
                 number, at, end = pending.popleft()
                 pulled = self._pulled(link.finish(number), at, end)
-                self._learn(pulled.end - at, end - at)
+                self._learn(pulled, end - at)
                 yield pulled
                 if not pending:
                     ahead = pulled.end
@@ -212,11 +215,12 @@ class Pulls:
             if pending:
                 link.close()  # answers to the pending pulls may still come
 
-    def _learn(self, count: int, requested: int) -> None:
-        """Choose the size and the number of the next pulls, after an answer with `count` of `requested` messages."""
+    def _learn(self, pulled: PulledRecords, requested: int) -> None:
+        """Choose the size and the number of the next pulls, after an answer to a pull of `requested` messages."""
         if not self.is_open:
             return
-        self._depth = PIPELINED_PULLS
+        count = pulled.end - pulled.first
+        self._depth = max(2, min(PIPELINED_PULLS, PIPELINED_BYTES // (len(pulled.body) or 1)))
         self._most = max(self._most, count)
         if count < requested:
             self._window, self._full = max(1, count), 0
@@ -242,7 +246,7 @@ class Pulls:
                 after = int(answer.ext["nextBeginOffset"])
                 if after <= first:
                     raise BrokerError(f"the broker returns offset {after} after {first}: queue {self.range.queue}")
-                return PulledRecords(first, bytes(answer.body), after)
+                return PulledRecords(first, answer.body, after)
             case ResponseCode.PULL_RETRY_IMMEDIATELY:
                 after = int(answer.ext["nextBeginOffset"])
                 if after > first:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from wheelmq.formats.kernels import jit
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -138,6 +139,24 @@ class TestLimits:
         harness.tick()
         pulled = harness.pull("T", maxMsgNums=asked)
         assert (len(pulled.records), pulled.next_offset) == (given, given)
+
+    @pytest.mark.parametrize(("body_bytes", "given"), [(10, 40), (20_000, 12), (500_000, 1)])
+    def test_bytes_alone_limit_a_pull_that_asks_for_it(
+        self, harness: BrokerHarness, body_bytes: int, given: int
+    ) -> None:
+        for _ in range(40):
+            harness.submit(harness.send_command("T", bytes(body_bytes)))
+            harness.tick()
+        pulled = harness.pull("T", maxMsgNums=1000, wmqBytesOnly=True)
+        given = given if jit.available() else min(given, 32)
+        assert (len(pulled.records), pulled.next_offset) == (given, given)
+        assert len(harness.pull("T", maxMsgNums=5, wmqBytesOnly=True).records) == min(given, 5)
+
+    def test_a_pull_with_a_filter_keeps_the_number_of_messages(self, harness: BrokerHarness) -> None:
+        for _ in range(40):
+            harness.submit(harness.send_command("T", properties={"TAGS": "A"}))
+        harness.tick()
+        assert len(harness.pull("T", maxMsgNums=1000, subscription="A", wmqBytesOnly=True).records) == 32
 
     @pytest.mark.parametrize(("limit", "given"), [(None, 3), (150_000, 2), (1, 1), (0, 3), (-1, 1), (1 << 30, 3)])
     def test_the_bytes_of_a_pull_are_limited(self, harness: BrokerHarness, limit: int | None, given: int) -> None:

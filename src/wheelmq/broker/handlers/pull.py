@@ -18,6 +18,7 @@ from wheelmq.broker.parsing import when_parsed
 from wheelmq.broker.request import Request
 from wheelmq.broker.state.consumer_filters import SQL92
 from wheelmq.broker.subscriptions import EVERYTHING, Forbidden, MessageFilter, filter_of, forbidden
+from wheelmq.formats.disk.message import RECORD_BYTES_MIN
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 from wheelmq.formats.names import may_always_pull
 from wheelmq.formats.units import LogPosition, QueueOffset
@@ -236,16 +237,19 @@ def read_queue(context: Context, header: PullHeader, wanted: MessageFilter) -> R
         return Read(PullStatus.OFFSET_OVERFLOW_ONE, asked, start, end)
     if asked > end:
         return Read(PullStatus.OFFSET_OVERFLOW_BADLY, end, start, end)
-    count_max = min(max(1, header.max_msg_nums), context.settings.requests.transfer_count_max)
-    bytes_max = min(
-        header.max_msg_bytes or context.settings.requests.transfer_bytes_max,
-        context.settings.requests.transfer_bytes_max,
-    )
-    units = queue.read(QueueOffset(asked), min(_units_max(context, wanted, count_max), end - asked))
+    limits = context.settings.requests
+    requested = max(1, header.max_msg_nums)
+    count_max = min(requested, limits.transfer_count_max)
+    bytes_max = min(header.max_msg_bytes or limits.transfer_bytes_max, limits.transfer_bytes_max)
+    copied_max = count_max
+    """The most messages that the kernel copies. It costs little for each; the plain code below keeps the limit."""
+    if header.wmq_bytes_only and wanted == EVERYTHING:
+        copied_max = max(count_max, min(requested, bytes_max // RECORD_BYTES_MIN))
+    units = queue.read(QueueOffset(asked), min(_units_max(context, wanted, copied_max), end - asked))
     if units["size"][0] == BLANK_SIZE:
         return Read(PullStatus.OFFSET_TOO_SMALL, queue.skip_blanks(QueueOffset(asked)), start, end)
     log = context.store.log
-    taken, body = log.gather_units(units, count_max, bytes_max) if wanted == EVERYTHING else (0, b"")
+    taken, body = log.gather_units(units, copied_max, bytes_max) if wanted == EVERYTHING else (0, b"")
     if taken:
         context.stats.note_pull(header.consumer_group, header.topic, taken, len(body))
         return Read(PullStatus.FOUND, asked + taken, start, end, body, _is_behind(context, units[taken - 1]))

@@ -22,6 +22,8 @@ class PullHeader(Header):
     sub_version: Int64 = 0
     expression_type: str | None = None
     max_msg_bytes: Int32 | None = None
+    wmq_bytes_only: bool | None = None
+    """Whether bytes alone limit the answer, and not transfer_count_max. Apache and pulls with a filter ignore it."""
 
 
 PULL_COMMIT_OFFSET: Final = 0x1
