@@ -43,7 +43,7 @@ def pipeline_problem(sources: MetricSources) -> str:
         problems.append("the pipeline makes no turn: the broker arms and indexes messages itself")
     if skipped := sources.engine.timer.scans.skipped:
         slots = "1 slot" if len(skipped) == 1 else f"{len(skipped):,} slots"
-        problems.append(f"{slots} cannot be read; the broker tries again")
+        problems.append(f"{slots} cannot be read, and the broker tries again")
     if found.late_ms >= LATE_MS:
         are = "1 message is" if found.messages == 1 else f"{found.messages:,} messages are"
         problems.append(f"{are} overdue, the first for {found.late_ms / 1000:.1f} s")

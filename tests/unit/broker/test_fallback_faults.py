@@ -145,7 +145,7 @@ class TestDamagedSlots:
         timer, broker = harness.broker.parts.timer, harness.broker
         slot_ms = timer.wheel.floor_slot(due[b"m0"])
         assert overdue(broker.parts.metric_sources) == (1, harness.now_ms - slot_ms - 1000)
-        assert "1 slots cannot be read" in pipeline_problem(broker.parts)
+        assert "1 slot cannot be read" in pipeline_problem(broker.parts)
         check = load_check(disk, broker.parts.paths)
         assert check is not None and check.last_read_ms == slot_ms == timer.timercheck(None).last_read_ms
         invariants.check(broker)
