@@ -114,19 +114,17 @@ class Records:
 
     def _read_after_hosts(self) -> None:
         """Read the fields whose place follows from the lengths of the two addresses."""
-        kinds = self.sys_flags & _V6_FLAGS
-        has_v6 = bool(kinds.any())
         columns = {name: self._head[name].astype(kind) for name, kind in _AFTER_HOSTS.items()}
         self._host_start = self._starts + _host_at(_FIXED_V4)
         self._body_start = self._starts + _FIXED_V4.itemsize
-        for kind, layout in _FIXED_V6.items() if has_v6 else ():
-            rows = np.flatnonzero(kinds == kind)
-            if len(rows):
-                found = self._fields(layout, self._starts[rows])
-                for name, column in columns.items():
-                    column[rows] = found[name]
-                self._host_start[rows] = self._starts[rows] + _host_at(layout)
-                self._body_start[rows] = self._starts[rows] + layout.itemsize
+        kinds = self.sys_flags & _V6_FLAGS
+        for kind in np.unique(kinds[kinds != 0]).tolist():
+            layout, rows = _FIXED_V6[kind], np.flatnonzero(kinds == kind)
+            found = self._fields(layout, self._starts[rows])
+            for name, column in columns.items():
+                column[rows] = found[name]
+            self._host_start[rows] = self._starts[rows] + _host_at(layout)
+            self._body_start[rows] = self._starts[rows] + layout.itemsize
         self.store_ms, self.reconsume_times, self._body_bytes = columns.values()
 
     @property
