@@ -95,6 +95,15 @@ class Sink:
         return sorted(f"{path.parent.name}/{path.name}" for path in folder.glob("*/*")) if folder.exists() else []
 
 
+@pytest.fixture(params=[pytest.param(True, marks=pytest.mark.kernels, id="kernel"), pytest.param(False, id="plain")])
+def sink(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Sink]:
+    """A sink whose broker appends plain rows by the kernel, and one whose broker has the plain code alone."""
+    with BrokerHarness(tmp_path) as harness:
+        if not request.param:
+            harness.broker.parts.batches.fast = None
+        yield Sink(harness)
+
+
 def expected(*numbers: range, prefix: str = "") -> list[list[bytes]]:
     return [[f"{prefix}{i}".encode() for some in numbers for i in some if i % 2 == queue] for queue in (0, 1)]
 
@@ -338,21 +347,17 @@ class TestCommits:
 class TestFailedSlices:
     """A slice is one put: its failure and its time are logged, and it is appended later."""
 
-    @pytest.mark.parametrize("in_kernel", [pytest.param(True, marks=pytest.mark.kernels), False])
     def test_an_error_before_the_first_record_delays_a_slice(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_kernel: bool
+        self, sink: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with BrokerHarness(tmp_path) as harness:
-            sink, parts = Sink(harness), harness.broker.parts
-            if not in_kernel:
-                parts.batches.fast = None
-            part = sink.upload(0, 0, rows_of(range(6)))
-            with monkeypatch.context() as patched:
-                patched.setattr(parts.store, "reserve", lambda *_, **named: 1 // 0)
-                answer = sink.commit(part, timeout_ms=0)
-            assert answer.code == ResponseCode.SYSTEM_BUSY and "0 of 6 rows" in (answer.remark or "")
-            assert "the failed put: topic=T queueId=0 messages=6 bodyLength=6" in caplog.messages
-            assert sink.commit(part).ext["rows"] == "6" and sink.bodies() == expected(range(6))
+        parts = sink.harness.broker.parts
+        part = sink.upload(0, 0, rows_of(range(6)))
+        with monkeypatch.context() as patched:
+            patched.setattr(parts.store, "reserve", lambda *_, **named: 1 // 0)
+            answer = sink.commit(part, timeout_ms=0)
+        assert answer.code == ResponseCode.SYSTEM_BUSY and "0 of 6 rows" in (answer.remark or "")
+        assert "the failed put: topic=T queueId=0 messages=6 bodyLength=6" in caplog.messages
+        assert sink.commit(part).ext["rows"] == "6" and sink.bodies() == expected(range(6))
 
     @pytest.mark.parametrize(("kept", "text"), [(0.5, "have lost rows"), (0.49, "bytes remain|the row at byte")])
     def test_uploads_damaged_after_their_check_append_no_mark(self, tmp_path: Path, kept: float, text: str) -> None:
@@ -369,42 +374,32 @@ class TestFailedSlices:
             assert answer.code == ResponseCode.SYSTEM_BUSY and re.search(text, answer.remark or ""), answer
             assert parts.store.queues.end(names.BATCH_TOPIC, 0) == (1 if kept == 0.5 else 0)
 
-    @pytest.mark.parametrize("in_kernel", [pytest.param(True, marks=pytest.mark.kernels), False])
     def test_a_slow_slice_is_logged(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_kernel: bool
+        self, sink: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with BrokerHarness(tmp_path) as harness:
-            sink, parts = Sink(harness), harness.broker.parts
-            if not in_kernel:
-                parts.batches.fast = None
-            part, reserve, puts = sink.upload(0, 0, rows_of(range(6))), parts.store.reserve, parts.stats.put_times.puts
-            before = puts.count
+        parts = sink.harness.broker.parts
+        part, reserve, puts = sink.upload(0, 0, rows_of(range(6))), parts.store.reserve, parts.stats.put_times.puts
+        before = puts.count
 
-            def slow(*given: Any, **named: Any) -> None:
-                harness.clock.advance(600)
-                reserve(*given, **named)
+        def slow(*given: Any, **named: Any) -> None:
+            sink.harness.clock.advance(600)
+            reserve(*given, **named)
 
-            monkeypatch.setattr(parts.store, "reserve", slow)
-            assert sink.commit(part).ext["rows"] == "6" and puts.count == before + 1
-            text = "[NOTIFYME]putMessage in lock cost time(ms)=600, bodyLength=6 AppendMessageResult=PUT_OK"
-            assert text in caplog.messages
+        monkeypatch.setattr(parts.store, "reserve", slow)
+        assert sink.commit(part).ext["rows"] == "6" and puts.count == before + 1
+        text = "[NOTIFYME]putMessage in lock cost time(ms)=600, bodyLength=6 AppendMessageResult=PUT_OK"
+        assert text in caplog.messages
 
-    @pytest.mark.parametrize("in_kernel", [pytest.param(True, marks=pytest.mark.kernels), False])
-    def test_a_broker_that_takes_no_messages_appends_later(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_kernel: bool
-    ) -> None:
-        with BrokerHarness(tmp_path) as harness:
-            sink, parts = Sink(harness), harness.broker.parts
-            if not in_kernel:
-                parts.batches.fast = None
-            part = sink.upload(0, 0, rows_of(range(6)))
-            with monkeypatch.context() as patched:
-                patched.setattr(parts.admission, "rejection", lambda: "the disk is 99 % full")
-                answer = sink.commit(part, timeout_ms=0)
-                assert answer.code == ResponseCode.SYSTEM_BUSY
-                raw = b"".join(map(encode_row, rows_of(range(1))))
-                assert "99 % full" in (sink.ask_upload(9, 0, 0, raw).remark or "")
-            assert sink.commit(part).ext["rows"] == "6" and sink.bodies() == expected(range(6))
+    def test_a_broker_that_takes_no_messages_appends_later(self, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+        parts = sink.harness.broker.parts
+        part = sink.upload(0, 0, rows_of(range(6)))
+        with monkeypatch.context() as patched:
+            patched.setattr(parts.admission, "rejection", lambda: "the disk is 99 % full")
+            answer = sink.commit(part, timeout_ms=0)
+            assert answer.code == ResponseCode.SYSTEM_BUSY
+            raw = b"".join(map(encode_row, rows_of(range(1))))
+            assert "99 % full" in (sink.ask_upload(9, 0, 0, raw).remark or "")
+        assert sink.commit(part).ext["rows"] == "6" and sink.bodies() == expected(range(6))
 
 
 class TestLayouts:
